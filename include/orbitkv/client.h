@@ -1,0 +1,161 @@
+// The C++ client of an OrbitKV Manager. One Client is one session of one process:
+// a scheduler (queries, leases) or a worker (registration, publish, restore), or
+// both. All calls are thread-safe and have a deadline; no exception leaves them.
+// Copies run on the client's own executor thread, small ones in the caller.
+//
+// Ownership: the engine's pages are lent from start_* until the handle is done.
+// Dropping a handle cancels nothing; a wait that times out keeps everything as it is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "orbitkv/types.h"
+
+namespace orbitkv::client {
+
+// What the caller should do about a failure (base/result.h has the same numbers).
+enum class Action : std::uint8_t { kNone = 0, kRetry = 1, kRecompute = 2, kReconnect = 3, kReject = 4, kBug = 5 };
+
+struct Outcome {
+  Action action = Action::kNone;  // kNone: success
+  std::string message;            // cause and remedy
+  bool ok() const { return action == Action::kNone; }
+};
+
+struct Options {
+  std::string bootstrap_socket;      // empty: the default path
+  std::string name = "client";       // in the Manager's log and status
+  std::uint32_t timeout_ms = 5000;   // of every blocking call
+  std::uint32_t spin_iterations = 64;  // before a waiting call sleeps
+  bool verify = true;                // restores compare checksums; off only in tests of tests
+  bool inline_copies = true;         // small copies run in the calling thread
+};
+
+// One fragment of every block: layer x component. Block b, row r starts at
+// base + b * block_stride + r * row_stride and holds row_bytes.
+struct Layer {
+  std::string name;                // for messages
+  std::uint16_t group = 0;
+  std::uint16_t component = 0;     // 0 = K (or K and V together), 1 = V
+  std::byte* base = nullptr;
+  std::uint64_t bytes = 0;         // of the engine's allocation from base on; all ranges lie inside
+  std::uint64_t block_stride = 0;
+  std::uint32_t rows = 1;
+  std::uint64_t row_bytes = 0;
+  std::uint64_t row_stride = 0;
+};
+
+struct Group {
+  std::uint16_t id = 0;
+  std::uint16_t shard = 0;
+  std::uint16_t shards = 1;
+  bool writer = true;
+};
+
+struct Registration {
+  InstanceId instance;
+  std::string name_space;    // docs/protocol.md, "Namespace"
+  std::uint16_t rank = 0;
+  std::uint16_t world_size = 1;
+  std::string device = "cpu:0";
+  std::uint32_t num_blocks = 0;
+  std::uint32_t block_tokens = 0;
+  std::vector<Group> groups;
+  std::vector<Layer> layers;   // in the engine's consuming order
+};
+
+struct RegistrationHandle { std::uint64_t value = 0; };  // survives a Manager restart
+struct OperationHandle { std::uint64_t value = 0; };     // of a save or a restore
+
+struct Candidates {
+  std::uint32_t hit_blocks = 0;              // leading run
+  std::vector<std::uint32_t> hit_positions;  // every resident position
+};
+struct Ready {
+  std::uint32_t hit_blocks = 0;
+  LeaseId lease;                             // zero if hit_blocks = 0
+};
+
+struct SaveGroup {
+  std::uint16_t group = 0;
+  std::span<const std::uint32_t> blocks;
+  std::span<const BlockHash> hashes;         // one a block
+};
+struct Load {
+  LeaseId lease;
+  std::uint16_t group = 0;
+  std::span<const std::uint32_t> blocks;     // one a block of the lease; kHole skips
+};
+
+struct OperationStatus {
+  bool done = false;
+  bool success = false;        // done: every byte copied and verified, or nothing was to do
+  std::uint32_t blocks = 0;    // done: copied by this operation
+  std::string message;         // done and not success: why
+};
+
+struct Health {
+  bool connected = false;
+  std::uint64_t incarnation = 0;   // of the Manager
+  std::uint64_t reconnects = 0;
+  std::uint32_t open_operations = 0;
+  std::string message;             // not connected: why
+};
+
+class Client {
+ public:
+  // Connects if a Manager is there; if not, the client is returned all the same and
+  // goes on trying in the background (health() tells). Fails only on bad options.
+  static std::unique_ptr<Client> open(const Options& options, Outcome& outcome);
+  ~Client();  // close()
+
+  // Waits until a session stands, timeout_ms at most.
+  Outcome wait_connected(std::uint32_t timeout_ms);
+
+  Outcome register_rank(const Registration& registration, RegistrationHandle& out);
+  // Stops admission, waits for the registration's operations, then forgets the memory.
+  Outcome unregister(RegistrationHandle registration);
+
+  Outcome query_candidates(InstanceId instance, std::span<const BlockHash> hashes,
+                           std::string_view request_id, std::uint16_t group, Candidates& out);
+  // Leases the leading run. The same request id and hashes answer the same lease again.
+  Outcome query_prefetch(InstanceId instance, std::span<const BlockHash> hashes,
+                         std::string_view request_id, std::uint16_t group, Ready& out);
+  Outcome release(LeaseId lease);
+  Outcome cancel_query(InstanceId instance, std::string_view request_id, std::uint16_t group);
+  Outcome ping();
+
+  // A failing outcome: nothing was sent and no page is lent.
+  Outcome start_save(RegistrationHandle registration, std::span<const SaveGroup> groups, OperationHandle& out);
+  Outcome start_restore(RegistrationHandle registration, std::span<const Load> loads, OperationHandle& out);
+  OperationStatus poll(OperationHandle handle);
+  OperationStatus wait(OperationHandle handle, std::uint32_t timeout_ms);
+  // Ids of operations that ended since the last call (each once); completion_fd() is an
+  // eventfd that is readable when there are some.
+  std::vector<OperationHandle> take_completed();
+  int completion_fd() const;
+  // A finished handle is forgotten; an open one goes on and is forgotten when it ends.
+  void drop(OperationHandle handle);
+
+  Health health() const;
+  bool peer_alive() const;
+  // JSON of the Manager's status.
+  Outcome status(std::string& json);
+  // Stops admission, drains, says goodbye. Bounded by timeout_ms; what is still claimed
+  // then goes on in the executor, and the mappings stay.
+  void close();
+
+ private:
+  struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace orbitkv::client

@@ -1,0 +1,36 @@
+// Values that both the client's users and the daemon speak of. Standard library
+// only; installed.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace orbitkv {
+
+// The engine's chained block hash, 32 bytes, as the engine gives it.
+struct BlockHash {
+  std::array<std::byte, 32> bytes{};
+  friend auto operator<=>(const BlockHash&, const BlockHash&) = default;
+};
+
+// An instance = one engine: its scheduler session and one worker session a rank.
+// 128 bits that every rank knows (vLLM's engine_id is a uuid4).
+struct InstanceId {
+  std::array<std::byte, 16> bytes{};
+  friend auto operator<=>(const InstanceId&, const InstanceId&) = default;
+};
+
+// Opaque name of pinned bytes in the Manager. All zero = no lease.
+struct LeaseId {
+  std::array<std::byte, 16> bytes{};
+  explicit operator bool() const { return bytes != std::array<std::byte, 16>{}; }
+  friend auto operator<=>(const LeaseId&, const LeaseId&) = default;
+};
+
+// Destination "leave this block alone": that block of the lease is not restored.
+inline constexpr std::uint32_t kHole = 0xFFFFFFFFu;
+
+}  // namespace orbitkv

@@ -1,0 +1,27 @@
+// Named fault points, so that tests can stop, kill or break a process at an exact
+// place. Off unless ORBITKV_FAULT is set; then "name:action:hit[,...]", where action
+// is `stop` (SIGSTOP), `kill` (SIGKILL), `fail` (fault_hit returns true), `flip`
+// (returns true; the site damages one bit) and hit is the 1-based count of the pass
+// that triggers, or `*` for every pass. Any thread.
+#pragma once
+
+#include <cstdint>
+
+namespace orbitkv {
+
+enum class FaultPoint : std::uint8_t {
+  kClientSubmitted,     // "client_submitted": command sent, reply not read
+  kClientGranted,       // "client_granted": grant seen, not claimed
+  kClientClaimed,       // "client_claimed": Active, no byte copied
+  kClientMidCopy,       // "client_mid_copy": between two images of a plan
+  kClientBeforeDrained, // "client_before_drained": all copied, no receipt yet
+  kClientAfterDrained,  // "client_after_drained": receipt published, bell not rung
+  kManagerBeforeGrant,  // "manager_before_grant": plan written, not granted
+  kManagerBeforeReap,   // "manager_before_reap": receipt read, not reaped
+  kCount,
+};
+
+// True if an active fault asks the site to fail here.
+bool fault_hit(FaultPoint point);
+
+}  // namespace orbitkv

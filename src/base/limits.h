@@ -1,0 +1,56 @@
+// Every bound of the system, by name. Full is an answer (`busy` or a clear
+// error), never growth; tests/e2e/limits_test reaches each one from a client.
+#pragma once
+
+#include <cstdint>
+
+#include "base/ids.h"
+
+namespace orbitkv::limits {
+
+// Sessions and operations.
+inline constexpr std::uint32_t kSessions = 64;              // live or with quarantined work
+inline constexpr std::uint32_t kRecords = 1024;             // grant records = operations, a session
+inline constexpr std::uint32_t kRingEntries = 64;           // commands in flight, a session
+inline constexpr std::uint32_t kDescriptorSlots = 16;       // frames in flight, a session
+inline constexpr std::uint32_t kDescriptorSlotBytes = 64 * 1024;
+inline constexpr std::uint32_t kPlanBankBytes = 1024 * 1024;
+inline constexpr std::uint32_t kErrorTextBytes = 88;        // in a grant record
+inline constexpr std::uint32_t kRestoresPerDevice = 128;    // admitted and not yet reaped
+
+// Metadata: hashes and page lists that the Manager holds for a session's operations.
+inline constexpr ByteCount kMetadataPerOperation = 32 * kMiB;
+inline constexpr ByteCount kMetadataPerSession = 64 * kMiB;
+
+// Frames and names.
+inline constexpr std::uint32_t kSocketFrameBytes = 128 * 1024;
+inline constexpr std::uint32_t kFdsPerMessage = 64;
+inline constexpr std::uint32_t kRequestIdBytes = 256;
+inline constexpr std::uint32_t kNamespaceBytes = 512;
+inline constexpr std::uint32_t kDeviceNameBytes = 64;
+inline constexpr std::uint32_t kSocketErrorBytes = 1024;
+
+// Shapes.
+inline constexpr std::uint32_t kBlockHashBytes = 32;
+inline constexpr std::uint32_t kGroups = 16;                // a registration
+inline constexpr std::uint32_t kLayers = 1024;              // layer bindings, a registration
+inline constexpr std::uint32_t kShards = 64;                // ranks of an instance
+inline constexpr std::uint32_t kBlocksPerGrant = 8192;      // entries of one plan
+inline constexpr ByteCount kSlotImageBytes = 256 * kMiB;    // one block, group and shard
+inline constexpr std::uint32_t kFragmentsPerSlot = 4096;
+
+// Queries and leases.
+inline constexpr std::uint32_t kQueriesPerSession = 1024;   // live request ids with a lease
+inline constexpr std::uint32_t kLeases = 16 * 1024;
+inline constexpr std::uint32_t kInstances = 64;
+inline constexpr std::uint32_t kNamespaces = 1024;
+inline constexpr std::uint32_t kRegistrationsPerSession = 16;
+inline constexpr std::uint32_t kInflightImages = 64 * 1024; // unsealed block images, Manager
+
+// Memory.
+inline constexpr std::uint32_t kSlabs = 4096;
+inline constexpr ByteCount kSlabBytes = kGiB;
+inline constexpr ByteCount kHugePageBytes = 2 * kMiB;
+inline constexpr std::uint32_t kProbeWindow = 32;           // residency index
+
+}  // namespace orbitkv::limits

@@ -1,0 +1,167 @@
+// The cache core: sessions, instances, residency, queries and leases, publishes,
+// restores, eviction. Pure and single-threaded: time and completions come in as
+// calls, effects go out through Ports. The daemon drives it from its core thread;
+// tests drive it with a scripted Ports. It never blocks, reads a clock, touches
+// payload bytes or a descriptor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "mem/pool.h"
+#include "model/geometry.h"
+#include "model/plan.h"
+#include "orbitkv/types.h"
+
+namespace orbitkv::cache {
+
+struct OperationKey {
+  SessionId session;
+  RecordIndex record;
+  OperationId operation;
+  friend auto operator<=>(const OperationKey&, const OperationKey&) = default;
+};
+
+// Effects. Called from inside Core calls; must not call back into Core.
+class Ports {
+ public:
+  virtual ~Ports() = default;
+  enum class Grant : std::uint8_t { kGranted, kBankFull };
+  // Writes the plan and its result area, then moves the record Preparing → Granted.
+  // kBankFull: nothing happened; the core tries again after bank_freed().
+  virtual Grant grant(const OperationKey& op, const model::Plan& plan) = 0;
+  enum class Revoke : std::uint8_t { kRevoked, kAlreadyClaimed };
+  // Granted → Revoked. kAlreadyClaimed: the client was first; a receipt will come.
+  virtual Revoke revoke(const OperationKey& op, const Error& why) = 0;
+  // Preparing → Failed.
+  virtual void fail(const OperationKey& op, const Error& why) = 0;
+  // Drained → Reaped, or Preparing → Reaped where there was nothing to copy. Frees the
+  // operation's part of the plan bank.
+  virtual void reap(const OperationKey& op) = 0;
+};
+
+struct CoreConfig {
+  std::uint32_t max_blocks = 1u << 20;        // residency table; more than fits is evicted
+  Duration lease_ttl = seconds(600);
+  Duration publish_wait = seconds(2);         // for another publisher of the same block
+  Duration incomplete_ttl = seconds(60);      // image without an open grant that never completes
+  ByteCount eviction_batch = 8 * kMiB;        // evicted at least, once anything is
+};
+
+enum class QueryMode : std::uint8_t { kDiscover = 1, kRead = 2 };
+
+struct QueryPart {
+  InstanceId instance;
+  GroupId group;
+  QueryMode mode = QueryMode::kDiscover;
+  std::string_view request_id;
+  std::uint32_t first = 0, total = 0;
+  std::span<const BlockHash> hashes;
+};
+struct QueryAnswer {
+  std::uint32_t hit_blocks = 0;         // leading run over the parts so far
+  std::uint64_t revision = 0;
+  LeaseId lease;
+  std::vector<std::uint64_t> resident;  // bitmap of this part
+};
+
+struct PublishInput {
+  OperationKey op;
+  RegistrationId registration;
+  GroupId group;
+  std::span<const std::uint32_t> blocks;  // engine block indices, one a hash
+  std::span<const BlockHash> hashes;
+};
+struct PublishAnswer { std::uint32_t accepted = 0, resident = 0, waiting = 0, dropped = 0; };
+
+struct RestoreInput {
+  OperationKey op;
+  RegistrationId registration;
+  LeaseId lease;
+  std::uint32_t first = 0;
+  std::span<const std::uint32_t> targets;  // kHole = skip
+};
+
+// What the client reported with Drained, already decoded and bounded.
+struct DrainReport {
+  bool success = false;
+  std::span<const std::uint64_t> digests;  // save: one a plan entry
+  std::span<const std::uint64_t> failed;   // restore: bitmap over plan entries
+  std::string_view text;
+};
+
+struct CoreStats {
+  std::uint32_t sessions = 0, instances = 0, leases = 0, operations = 0;
+  std::uint64_t blocks = 0, inflight_images = 0;
+  std::uint64_t hits = 0, misses = 0;               // blocks asked in read mode
+  std::uint64_t published = 0, published_bytes = 0, filtered = 0, dropped = 0;
+  std::uint64_t restored = 0, restored_bytes = 0;   // blocks of successful restores
+  std::uint64_t evicted = 0, abandoned = 0;
+  std::uint64_t failed_verifications = 0, failed_restores = 0;
+  std::uint64_t waits = 0;                          // grants put off (bank full, other publisher)
+  std::uint64_t expired_leases = 0, quarantined_extents = 0;
+  ByteCount leased, quarantined;
+};
+
+struct InstanceStats {
+  InstanceId id;
+  std::uint16_t ranks = 0, world_size = 0;
+  std::uint32_t leases = 0;
+};
+
+class Core {
+ public:
+  Core(const CoreConfig& config, mem::Pool& pool, Ports& ports);
+  ~Core();
+
+  // ---- sessions ----
+  void open_session(SessionId session, TimePoint now);
+  // The client said goodbye or its socket closed: no new work; what is unclaimed is
+  // revoked and returned at once, its leases and queries end, its ranks leave their
+  // instances; what is claimed waits for a receipt.
+  void close_session(SessionId session, TimePoint now);
+  // Every thread of the engine process has ended: claimed saves without a receipt are
+  // quarantined for good; the sources of claimed restores are released. Implies close.
+  void process_ended(SessionId session, TimePoint now);
+  // True when the session is closed and holds nothing but quarantine.
+  bool session_gone(SessionId session) const;
+
+  // ---- registration ----
+  Result<RegistrationId> register_rank(SessionId session, const model::RankRegistration& rank, TimePoint now);
+  // kBusy while operations of the registration are open.
+  Status unregister(SessionId session, RegistrationId registration);
+
+  // ---- commands ----
+  Result<QueryAnswer> query(SessionId session, const QueryPart& part, TimePoint now);
+  Result<PublishAnswer> publish(const PublishInput& in, TimePoint now);
+  // Number of blocks that the grant copies.
+  Result<std::uint32_t> restore(const RestoreInput& in, TimePoint now);
+  Status release(SessionId session, LeaseId lease);
+  Status cancel_query(SessionId session, InstanceId instance, GroupId group, std::string_view request_id);
+
+  // ---- completions ----
+  void drained(const OperationKey& op, const DrainReport& report, TimePoint now);
+  // Plan bank space of this session came free.
+  void bank_freed(SessionId session, TimePoint now);
+  // New pool capacity may let nothing wait; expiry, abandonment. Call at least every 250 ms.
+  void tick(TimePoint now);
+
+  // Evicts unleased blocks, least recent first, until `bytes` are free or none is left.
+  ByteCount evict(ByteCount bytes);
+
+  CoreStats stats() const;
+  std::vector<InstanceStats> instances() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace orbitkv::cache

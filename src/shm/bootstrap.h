@@ -1,0 +1,73 @@
+// Unix sockets that carry attach, registration and slab descriptors: SEQPACKET,
+// mode 0600 in a 0700 directory, uid checked by both sides (SO_PEERCRED), liveness
+// of the other side by pidfd. Blocking calls have a deadline. Any thread; one
+// Socket is used by one reader and one writer at a time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace orbitkv::shm {
+
+// ${XDG_RUNTIME_DIR:-/tmp/orbitkv-$UID}/orbitkv/manager.sock
+std::string default_socket_path();
+
+struct Message {
+  std::vector<std::byte> frame;   // <= limits::kSocketFrameBytes, never truncated
+  std::vector<UniqueFd> fds;      // <= limits::kFdsPerMessage, close-on-exec
+};
+
+class Socket {
+ public:
+  explicit Socket(UniqueFd fd) : fd_(std::move(fd)) {}
+  int fd() const { return fd_.get(); }
+  // Non-blocking send of one message. kBusy: the buffer is full. kReconnect: closed.
+  Status send(std::span<const std::byte> frame, std::span<const int> fds = {});
+  // Non-blocking receive. nullopt: nothing there. kReconnect: closed by the peer.
+  // kReject: truncated, too large or too many descriptors (which are closed).
+  Result<std::optional<Message>> receive();
+  // The same, waiting up to timeout_ms.
+  Status send_within(std::span<const std::byte> frame, std::span<const int> fds, int timeout_ms);
+  Result<Message> receive_within(int timeout_ms);
+  void close() { fd_.reset(); }
+
+ private:
+  UniqueFd fd_;
+};
+
+struct Peer {
+  int pid = 0;
+  unsigned uid = 0;
+  UniqueFd pidfd;   // readable when every thread of the process has ended
+};
+// kReject if the peer's uid is not ours, with both uids in the text.
+Result<Peer> authenticate_peer(const Socket& socket);
+bool process_ended(const UniqueFd& pidfd);
+
+class Listener {
+ public:
+  // Makes the directory (0700; refuses one of another owner or of a wider mode), takes
+  // a lock file beside the socket (a second Manager on the path is refused by name),
+  // replaces a stale socket file, binds 0600, listens.
+  static Result<Listener> open(const std::string& path);
+  Listener(Listener&&) noexcept = default;
+  ~Listener();                       // removes the socket file only if it is still ours
+  int fd() const { return fd_.get(); }
+  Result<std::optional<Socket>> accept();  // nullopt: nobody there
+
+ private:
+  Listener() = default;
+  UniqueFd fd_, lock_;
+  std::string path_;
+  std::uint64_t inode_ = 0, device_ = 0;
+};
+
+// kReconnect with the path and what to start if nobody listens there.
+Result<Socket> connect_to(const std::string& path, int timeout_ms);
+
+}  // namespace orbitkv::shm

@@ -1,0 +1,101 @@
+// The two ends of a session's channel over SessionMemory: rings, doorbells, records.
+// One ManagerChannel and one ClientChannel per session; each is used by one thread
+// at a time (the client serialises with its own lock). Eventfds are non-blocking and
+// only hints: a lost wake is recovered by the bounded recheck of whoever waits.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "shm/session_memory.h"
+
+namespace orbitkv::shm {
+
+struct Doorbells {
+  UniqueFd to_manager;
+  UniqueFd to_client;
+};
+
+// Manager's end. Trusts nothing that it reads: every getter copies once.
+class ManagerChannel {
+ public:
+  ManagerChannel(SessionMemory memory, Doorbells bells);
+
+  // True if the client rang since the last call (one relaxed load of one word).
+  bool rung();
+  // Next command as raw bytes, or nullopt. An impossible tail (more than kRingEntries
+  // ahead) is reported by poisoned(). Frees the ring entry.
+  std::optional<wire::CommandBytes> pop_command();
+  bool poisoned() const { return poisoned_; }
+  // Copies `length` bytes of a descriptor slot. Preconditions: slot and length within limits.
+  void copy_slot(std::uint32_t slot, std::uint32_t length, std::vector<std::byte>& out) const;
+  void write_slot(std::uint32_t slot, std::span<const std::byte> frame);
+  // False: the client does not drain its replies (poison it).
+  bool push_reply(const wire::CommandBytes& reply);
+
+  // Dirty record indices since the last call: atomically takes each word of the bitset.
+  void take_dirty(std::vector<RecordIndex>& out);
+  std::uint64_t load_word(RecordIndex record) const;     // acquire
+  // CAS expected → desired, release on success. On failure returns the word found.
+  std::optional<std::uint64_t> exchange(RecordIndex record, RecordWord expected, RecordWord desired);
+  struct GrantFields { std::uint32_t plan_offset, plan_bytes, result_offset, result_bytes; };
+  void write_grant(RecordIndex record, const GrantFields& fields);
+  void write_failure(RecordIndex record, Code code, std::string_view text);
+  struct ClientResult { std::uint16_t code; std::uint32_t result_bytes; std::string text; };
+  ClientResult read_client_result(RecordIndex record) const;  // copied once, bounded
+  void write_bank(std::uint32_t offset, std::span<const std::byte> bytes);
+  void copy_bank(std::uint32_t offset, std::uint32_t length, std::vector<std::byte>& out) const;
+
+  // After replies or record changes: bumps the bell, wakes a sleeping client.
+  void ring_client();
+  // Sleep protocol: announce, fence, recheck; true = still quiet, may block on the fd.
+  bool prepare_sleep();
+  void cancel_sleep();
+  int wake_fd() const;
+  void drain_wake_fd();
+
+ private:
+  SessionMemory memory_;
+  Doorbells bells_;
+  std::uint64_t seen_bell_ = 0, command_head_ = 0, reply_tail_ = 0, bell_ = 0;
+  bool poisoned_ = false;
+};
+
+// Client's end.
+class ClientChannel {
+ public:
+  ClientChannel(SessionMemory memory, Doorbells bells);
+
+  std::byte* slot(std::uint32_t index) { return memory_.slot(index); }
+  bool push_command(const wire::CommandBytes& command);  // false: ring full
+  std::optional<wire::CommandBytes> pop_reply();
+  void ring_manager();
+
+  std::uint64_t load_word(RecordIndex record) const;
+  std::optional<std::uint64_t> exchange(RecordIndex record, RecordWord expected, RecordWord desired);
+  ManagerChannel::GrantFields read_grant(RecordIndex record) const;  // bounds checked by the caller
+  struct Failure { Code code; std::string text; };
+  Failure read_failure(RecordIndex record) const;
+  void write_client_result(RecordIndex record, Code code, std::uint32_t result_bytes, std::string_view text);
+  void copy_bank(std::uint32_t offset, std::uint32_t length, std::vector<std::byte>& out) const;
+  void write_bank(std::uint32_t offset, std::span<const std::byte> bytes);
+  void mark_dirty(RecordIndex record);  // then ring_manager()
+
+  // Value of the Manager's bell; changes when there may be replies or record changes.
+  std::uint64_t bell() const;
+  // Blocks until the bell differs from `seen`, `timeout_ms` passed, or `also_fd` (-1:
+  // none) is readable. Spins `spins` times first. Rechecks every 10 ms.
+  void wait(std::uint64_t seen, std::uint32_t spins, int timeout_ms, int also_fd = -1);
+  int wake_fd() const;
+  void drain_wake_fd();
+
+ private:
+  SessionMemory memory_;
+  Doorbells bells_;
+  std::uint64_t command_tail_ = 0, reply_head_ = 0;
+};
+
+}  // namespace orbitkv::shm

@@ -1,0 +1,149 @@
+// Message bodies in descriptor slots and in the plan bank, with encode and decode.
+// Structs hold values or views into the caller's private copy of the frame.
+// Layouts are in docs/protocol.md and pinned by golden bytes. Pure; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "model/plan.h"
+#include "orbitkv/types.h"
+#include "wire/frame.h"
+
+namespace orbitkv::wire {
+
+using Buffer = std::vector<std::byte>;
+
+enum class QueryMode : std::uint8_t {
+  kDiscover = 1,  // positions only; reads, pins and refreshes nothing
+  kRead = 2,      // leases the leading run of resident blocks
+};
+
+// One part of a query. A query of more hashes than fit a slot is sent as parts of
+// whole blocks: part k starts at `first`, the last ends at `total`. Parts of one
+// (instance, request_id, group) come in order on one session.
+struct QueryRequest {
+  InstanceId instance;
+  GroupId group;
+  QueryMode mode = QueryMode::kDiscover;
+  std::string_view request_id;  // <= limits::kRequestIdBytes
+  std::uint32_t first = 0;
+  std::uint32_t total = 0;      // hashes of the whole query, <= 32 MiB / 32 bytes
+  std::span<const BlockHash> hashes;
+};
+
+struct QueryReply {
+  std::uint32_t first = 0;       // of the part
+  std::uint32_t count = 0;       // hashes of the part
+  std::uint32_t hit_blocks = 0;  // leading resident blocks of the whole query so far
+  std::uint64_t revision = 0;    // read mode: rises when the request's hash list changes
+  LeaseId lease;                 // read mode, last part, hit_blocks > 0; else zero
+  std::vector<std::uint64_t> resident;  // bit i = hash `first + i` is resident (ceil(count/64) words)
+};
+
+struct PublishRequest {
+  RegistrationId registration;
+  GroupId group;
+  OperationId operation;
+  RecordIndex record;
+  std::span<const std::byte> block_ids;   // count x u32 little-endian, engine block indices
+  std::span<const BlockHash> hashes;      // count
+  std::uint32_t count() const { return static_cast<std::uint32_t>(hashes.size()); }
+  std::uint32_t block_id(std::uint32_t i) const;
+};
+
+// What became of the blocks of a publish when it was submitted. accepted + resident
+// + waiting + dropped = count of the request.
+struct PublishReply {
+  std::uint32_t accepted = 0;  // in this operation's grant
+  std::uint32_t resident = 0;  // already sealed: nothing to copy
+  std::uint32_t waiting = 0;   // another publisher has them in flight; the grant waits for it
+  std::uint32_t dropped = 0;   // no memory even after eviction
+};
+
+struct RestoreRequest {
+  RegistrationId registration;
+  OperationId operation;
+  RecordIndex record;
+  LeaseId lease;
+  std::uint32_t first = 0;                     // block of the lease that targets[0] belongs to
+  std::span<const std::byte> targets;          // count x u32, engine block index or kHole
+  std::uint32_t count() const { return static_cast<std::uint32_t>(targets.size() / 4); }
+  std::uint32_t target(std::uint32_t i) const;
+};
+
+struct RestoreReply { std::uint32_t blocks = 0; };  // blocks in the grant (holes left out)
+
+struct ReleaseRequest { LeaseId lease; };
+struct CancelQueryRequest {
+  InstanceId instance;
+  GroupId group;
+  std::string_view request_id;
+};
+struct ErrorReply { Code code = Code::kBug; std::string_view text; };
+
+// ---- plan bank ----
+
+using model::Encoding;
+using model::Plan;
+using model::PlanEntry;
+using model::PlanKind;
+
+// Written by the client into the result area of its grant before it publishes
+// Drained. Save: one header digest a plan entry. Restore: written only on failure.
+struct PublishResult {
+  OperationId operation;
+  std::vector<std::uint64_t> digests;
+};
+struct RestoreResult {
+  OperationId operation;
+  std::uint32_t entries = 0;
+  std::vector<std::uint64_t> failed;  // bit i = plan entry i did not verify
+};
+
+// Sizes of complete frames, so that a grant can reserve its result area.
+std::size_t plan_frame_bytes(std::uint32_t entries);
+std::size_t result_frame_bytes(PlanKind kind, std::uint32_t entries);
+
+// How many blocks fit one descriptor slot; longer input is split there.
+std::uint32_t query_hashes_per_frame(std::size_t request_id_bytes);
+std::uint32_t publish_blocks_per_frame();
+std::uint32_t restore_blocks_per_frame();
+
+// encode: appends one complete frame to `out`. Values over the limits are a bug of
+// the caller (checked).
+void encode(const QueryRequest&, Buffer& out);
+void encode(const QueryReply&, Buffer& out);
+void encode(const PublishRequest&, Buffer& out);
+void encode(const PublishReply&, Buffer& out);
+void encode(const RestoreRequest&, Buffer& out);
+void encode(const RestoreReply&, Buffer& out);
+void encode(const ReleaseRequest&, Buffer& out);
+void encode(const CancelQueryRequest&, Buffer& out);
+void encode(const ErrorReply&, Buffer& out);
+void encode(const Plan&, Buffer& out);
+void encode(const PublishResult&, Buffer& out);
+void encode(const RestoreResult&, Buffer& out);
+
+// decode: `frame` is one complete frame, a private copy that outlives the result.
+Result<QueryRequest> decode_query_request(std::span<const std::byte> frame);
+Result<QueryReply> decode_query_reply(std::span<const std::byte> frame);
+Result<PublishRequest> decode_publish_request(std::span<const std::byte> frame);
+Result<PublishReply> decode_publish_reply(std::span<const std::byte> frame);
+Result<RestoreRequest> decode_restore_request(std::span<const std::byte> frame);
+Result<RestoreReply> decode_restore_reply(std::span<const std::byte> frame);
+Result<ReleaseRequest> decode_release_request(std::span<const std::byte> frame);
+Result<CancelQueryRequest> decode_cancel_query_request(std::span<const std::byte> frame);
+Result<ErrorReply> decode_error_reply(std::span<const std::byte> frame);
+Result<Plan> decode_plan(std::span<const std::byte> frame);
+Result<PublishResult> decode_publish_result(std::span<const std::byte> frame);
+Result<RestoreResult> decode_restore_result(std::span<const std::byte> frame);
+
+}  // namespace orbitkv::wire
