@@ -1,0 +1,98 @@
+// What all benchmarks share: pinning, samples and percentiles, medians over runs and
+// the JSON line of one case. Called by the bench's main thread; never by the product.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+
+namespace orbitkv::bench {
+
+// How every `orbitkv bench X` is called.
+struct Options {
+  bool json = false;      // one object a line on stdout; else aligned text
+  int runs = 5;           // figures are medians over the runs
+  std::string only_case;  // empty: all cases
+  bool wants(std::string_view name) const { return only_case.empty() || only_case == name; }
+};
+
+// Cores this process may run on. Both sides of a two-process bench are pinned to
+// different ones: bench to cpus[0], the other side to cpus[1] (one core: both there).
+std::vector<int> usable_cpus();
+// The calling thread only. False: the kernel refused (reported once, the bench goes on).
+bool pin_thread(int cpu);
+
+// Samples of one run, in nanoseconds.
+class Samples {
+ public:
+  void reserve(std::size_t n) { ns_.reserve(n); }
+  void add(Duration d) { ns_.push_back(d.ns); }
+  std::size_t size() const { return ns_.size(); }
+  // 0 <= fraction <= 1; nearest rank. Sorts. Zero if there is no sample.
+  Duration percentile(double fraction);
+
+ private:
+  std::vector<std::int64_t> ns_;
+  bool sorted_ = false;
+};
+
+// What one run of one case yields. Absent = does not apply.
+struct Run {
+  Duration p50;
+  Duration p99;
+  std::optional<double> gb_per_s;
+  double ceiling = 0;  // in the unit of `Ceiling::unit`; measured beside the run
+};
+
+// What the figure is compared with, measured in the same process and run.
+struct Ceiling {
+  enum class Unit : std::uint8_t { kMicroseconds, kGigabytesPerSecond };
+  std::string name;  // "ring_ping"
+  Unit unit = Unit::kMicroseconds;
+};
+
+struct Case {
+  std::string bench;  // "channel"
+  std::string name;   // "ping"
+  std::optional<ByteCount> bytes;
+  std::optional<std::uint64_t> fragments;
+  std::optional<std::uint64_t> resident;  // blocks
+  std::optional<Ceiling> ceiling;
+};
+
+// Medians over `runs`, as one line (JSON without spaces around separators, or text).
+// `ratio` is ours / ceiling for rates and ceiling / ours for times: 1 is the ceiling.
+std::string format_line(const Case& what, std::vector<Run> runs, bool json);
+// Prints it to stdout and flushes.
+void report(const Case& what, std::vector<Run> runs, const Options& options);
+
+double median(std::vector<double> values);  // 0 if empty
+
+// A second process of the bench: forked before any thread exists, killed and reaped
+// on destruction if it has not ended.
+class ChildProcess {
+ public:
+  // The child runs `body` and leaves with its result, without running destructors of
+  // the parent's objects. It dies when the parent's thread dies.
+  static Result<ChildProcess> start(const std::function<int()>& body);
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&&) = delete;
+  ~ChildProcess();
+  int pid() const { return pid_; }
+  void kill();
+  // Exit status, or 128 + signal. Waits.
+  int wait();
+
+ private:
+  explicit ChildProcess(int pid) : pid_(pid) {}
+  int pid_ = -1;
+};
+
+}  // namespace orbitkv::bench
