@@ -5,6 +5,7 @@
 // payload bytes or a descriptor.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -30,6 +31,9 @@ struct OperationKey {
 };
 
 // Effects. Called from inside Core calls; must not call back into Core.
+// publish() and restore() that return an Error have called no port: the caller ends the
+// record. One that returns a value has called grant() or reap(), or will call grant(),
+// reap() or fail() later; every granted operation ends in reap() or a revoke() that won.
 class Ports {
  public:
   virtual ~Ports() = default;
@@ -53,6 +57,7 @@ struct CoreConfig {
   Duration publish_wait = seconds(2);         // for another publisher of the same block
   Duration incomplete_ttl = seconds(60);      // image without an open grant that never completes
   ByteCount eviction_batch = 8 * kMiB;        // evicted at least, once anything is
+  std::array<std::uint64_t, 2> seed{1, 2};    // of lease ids and table hashes: getrandom in the daemon
 };
 
 enum class QueryMode : std::uint8_t { kDiscover = 1, kRead = 2 };
@@ -79,6 +84,8 @@ struct PublishInput {
   std::span<const std::uint32_t> blocks;  // engine block indices, one a hash
   std::span<const BlockHash> hashes;
 };
+// While the operation waits nothing is reserved, and `accepted` is what it means to copy.
+// Blocks named twice count as resident.
 struct PublishAnswer { std::uint32_t accepted = 0, resident = 0, waiting = 0, dropped = 0; };
 
 struct RestoreInput {
