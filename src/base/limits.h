@@ -9,13 +9,13 @@
 namespace orbitkv::limits {
 
 // Sessions and operations.
-inline constexpr std::uint32_t kSessions = 64;              // live or with quarantined work
+inline constexpr std::uint32_t kSessions = 64;              // live, or closed with claimed work; quarantine is the pool's
 inline constexpr std::uint32_t kRecords = 1024;             // grant records = operations, a session
 inline constexpr std::uint32_t kRingEntries = 64;           // commands in flight, a session
 inline constexpr std::uint32_t kDescriptorSlots = 16;       // frames in flight, a session
 inline constexpr std::uint32_t kDescriptorSlotBytes = 64 * 1024;
 inline constexpr std::uint32_t kPlanBankBytes = 1024 * 1024;
-inline constexpr std::uint32_t kErrorTextBytes = 88;        // in a grant record
+inline constexpr std::uint32_t kErrorTextBytes = 88;        // each side, in a grant record
 inline constexpr std::uint32_t kRestoresPerDevice = 128;    // admitted and not yet reaped
 
 // Metadata: hashes and page lists that the Manager holds for a session's operations.
@@ -28,6 +28,7 @@ inline constexpr std::uint32_t kFdsPerMessage = 64;
 inline constexpr std::uint32_t kRequestIdBytes = 256;
 inline constexpr std::uint32_t kNamespaceBytes = 512;
 inline constexpr std::uint32_t kDeviceNameBytes = 64;
+inline constexpr std::uint32_t kPeerNameBytes = 128;        // program and version, in Hello and its reply
 inline constexpr std::uint32_t kSocketErrorBytes = 1024;
 
 // Shapes.
@@ -38,6 +39,7 @@ inline constexpr std::uint32_t kShards = 64;                // ranks of an insta
 inline constexpr std::uint32_t kBlocksPerGrant = 8192;      // entries of one plan
 inline constexpr ByteCount kSlotImageBytes = 256 * kMiB;    // one block, group and shard
 inline constexpr std::uint32_t kFragmentsPerSlot = 4096;
+inline constexpr std::uint32_t kFragmentsPerRegistration = 8192;  // over its groups; one socket frame
 
 // Queries and leases.
 inline constexpr std::uint32_t kQueriesPerSession = 1024;   // live request ids with a lease

@@ -1,7 +1,10 @@
-// The two ends of a session's channel over SessionMemory: rings, doorbells, records.
-// One ManagerChannel and one ClientChannel per session; each is used by one thread
-// at a time (the client serialises with its own lock). Eventfds are non-blocking and
-// only hints: a lost wake is recovered by the bounded recheck of whoever waits.
+// The two ends of a session's channel over SessionMemory: rings, bells, records. The
+// Manager's end belongs to its core thread. The client's end: commands, replies and
+// slots under the client's call lock; records, bank, dirty bits and bells from any of
+// its threads (one thread a record). The Manager sleeps on an eventfd that it never
+// reads (edge-triggered epoll; O_NONBLOCK on a shared description cannot be relied on);
+// the client's threads sleep on a futex, the low word of manager_bell. Wakes are hints:
+// a lost one is recovered by the bounded recheck of whoever waits.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +17,13 @@
 
 namespace orbitkv::shm {
 
-struct Doorbells {
-  UniqueFd to_manager;
-  UniqueFd to_client;
-};
-
 // Manager's end. Trusts nothing that it reads: every getter copies once.
 class ManagerChannel {
  public:
-  ManagerChannel(SessionMemory memory, Doorbells bells);
+  ManagerChannel(SessionMemory memory, UniqueFd bell);  // the eventfd that the client writes
 
-  // True if the client rang since the last call (one relaxed load of one word).
+  // True if the client rang since the last call (one acquire load of one word; the bell
+  // is remembered before anything is popped, so that no ring is lost).
   bool rung();
   // Next command as raw bytes, or nullopt. An impossible tail (more than kRingEntries
   // ahead) is reported by poisoned(). Frees the ring entry.
@@ -49,17 +48,18 @@ class ManagerChannel {
   void write_bank(std::uint32_t offset, std::span<const std::byte> bytes);
   void copy_bank(std::uint32_t offset, std::uint32_t length, std::vector<std::byte>& out) const;
 
-  // After replies or record changes: bumps the bell, wakes a sleeping client.
+  // After replies or record changes: bumps the bell (release), wakes sleeping client
+  // threads by FUTEX_WAKE. Never blocks, whatever the client does.
   void ring_client();
-  // Sleep protocol: announce, fence, recheck; true = still quiet, may block on the fd.
+  // Sleep protocol: announce, seq_cst fence, recheck bell, ring tail and dirty bits; true =
+  // still quiet, may block on wake_fd() (edge-triggered).
   bool prepare_sleep();
   void cancel_sleep();
   int wake_fd() const;
-  void drain_wake_fd();
 
  private:
   SessionMemory memory_;
-  Doorbells bells_;
+  UniqueFd wake_;
   std::uint64_t seen_bell_ = 0, command_head_ = 0, reply_tail_ = 0, bell_ = 0;
   bool poisoned_ = false;
 };
@@ -67,7 +67,7 @@ class ManagerChannel {
 // Client's end.
 class ClientChannel {
  public:
-  ClientChannel(SessionMemory memory, Doorbells bells);
+  ClientChannel(SessionMemory memory, UniqueFd bell);
 
   std::byte* slot(std::uint32_t index) { return memory_.slot(index); }
   bool push_command(const wire::CommandBytes& command);  // false: ring full
@@ -86,15 +86,16 @@ class ClientChannel {
 
   // Value of the Manager's bell; changes when there may be replies or record changes.
   std::uint64_t bell() const;
-  // Blocks until the bell differs from `seen`, `timeout_ms` passed, or `also_fd` (-1:
-  // none) is readable. Spins `spins` times first. Rechecks every 10 ms.
-  void wait(std::uint64_t seen, std::uint32_t spins, int timeout_ms, int also_fd = -1);
-  int wake_fd() const;
-  void drain_wake_fd();
+  // Returns when the bell differs from `seen` or `timeout_ms` passed (at most 10 ms a
+  // sleep: callers loop and recheck what they wait for). Spins `spins` times first.
+  // Several threads may wait at once.
+  void wait(std::uint64_t seen, std::uint32_t spins, int timeout_ms);
+  // Wakes this process's own waiters (close, lost Manager).
+  void wake_waiters();
 
  private:
   SessionMemory memory_;
-  Doorbells bells_;
+  UniqueFd wake_;
   std::uint64_t command_tail_ = 0, reply_head_ = 0;
 };
 

@@ -26,8 +26,8 @@ struct Hello {
   std::string client;  // "orbitkv 0.1.0 (vllm worker)", <= 128 bytes; for logs
 };
 
-// With role kEngine it carries three descriptors, in this order: session memfd,
-// eventfd client-to-Manager, eventfd Manager-to-client. With kStatus none.
+// With role kEngine it carries two descriptors, in this order: session memfd, eventfd
+// client-to-Manager. With kStatus none.
 struct HelloReply {
   SessionId session;
   Epoch epoch;
@@ -70,6 +70,8 @@ struct StatusReply {
 };
 // Clean end: the client has drained everything it claimed.
 struct Bye {};
+// Frozen across ABI versions like Hello: decodes whatever abi its frame header names,
+// so that an old client can read what to upgrade.
 struct SocketError {
   std::uint64_t request = 0;  // 0: the session as a whole; the socket closes after it
   Code code = Code::kBug;

@@ -1,0 +1,21 @@
+// `orbitkv bench`: which benches there are and how one is run. Main thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace orbitkv::bench {
+
+struct Flags {
+  std::string name;          // "channel", "query", …, "all"
+  std::string only;          // one case, empty = all
+  std::uint32_t runs = 5;
+  bool json = false;
+};
+
+std::string names();
+// `self` is the path of this binary: benches start their Manager from it. Exit
+// status 0 only if every byte was right.
+int run(const Flags& flags, const char* self);
+
+}  // namespace orbitkv::bench

@@ -1,0 +1,159 @@
+// How a client becomes a session: accept, hello, credentials, session memory.
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "base/version.h"
+#include "daemon/manager.h"
+
+namespace orbitkv::daemon {
+namespace {
+constexpr std::size_t kVisitors = 32;            // connections that have not become sessions
+constexpr Duration kHelloWithin = seconds(5);
+
+Result<UniqueFd> make_eventfd() {
+  UniqueFd fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!fd.valid()) return errno_error("eventfd");
+  return fd;
+}
+
+Result<UniqueFd> duplicate(const UniqueFd& fd) {
+  UniqueFd copy(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy.valid()) return errno_error("duplicating an eventfd");
+  return copy;
+}
+}  // namespace
+
+void Manager::refuse(shm::Socket& socket, const Error& why) {
+  std::vector<std::byte> out;
+  wire::encode(wire::SocketError{0, why.code(), why.message()}, out);
+  if (!socket.send(out).ok()) ORBITKV_DEBUG("a refused client had already left");
+  ORBITKV_WARN("refused a client: %s", why.message().c_str());
+}
+
+void Manager::on_connection() {
+  for (int i = 0; i < 8; ++i) {
+    auto accepted = listener_->accept();
+    if (!accepted.ok()) return ORBITKV_WARN("accept: %s", accepted.error().message().c_str());
+    if (!accepted->has_value()) return;
+    shm::Socket socket = std::move(**accepted);
+    auto peer = shm::authenticate_peer(socket);
+    if (!peer.ok()) {
+      refuse(socket, peer.error());
+      continue;
+    }
+    if (visitors_.size() >= kVisitors) {
+      refuse(socket, busy(format_text("%zu connections are still saying hello; try again", kVisitors)));
+      continue;
+    }
+    const int fd = socket.fd();
+    auto visitor = std::make_unique<Visitor>(
+        Visitor{std::move(socket), std::move(*peer), monotonic_now() + kHelloWithin, false});
+    auto added = loop_->add(fd, rt::kReadable, [this, fd](rt::Ready) { on_visitor(fd); });
+    if (!added.ok()) {
+      refuse(visitor->socket, added.error());
+      continue;
+    }
+    visitors_.push_back(std::move(visitor));
+  }
+}
+
+void Manager::drop_visitor(int fd) {
+  loop_->remove(fd);
+  std::erase_if(visitors_, [fd](const auto& visitor) { return visitor->socket.fd() == fd; });
+}
+
+void Manager::on_visitor(int fd) {
+  auto it = std::find_if(visitors_.begin(), visitors_.end(), [fd](auto& v) { return v->socket.fd() == fd; });
+  if (it == visitors_.end()) return;
+  Visitor& visitor = **it;
+  auto message = visitor.socket.receive();
+  if (message.ok() && !message->has_value()) return;
+  if (!message.ok()) return drop_visitor(fd);
+  const auto& frame = (*message)->frame;
+  if (visitor.greeted) {
+    auto asked = wire::decode_status_request(frame);
+    if (!asked.ok()) return drop_visitor(fd);
+    std::vector<std::byte> out;
+    wire::encode(wire::StatusReply{asked->request, status_json()}, out);
+    if (!visitor.socket.send(out).ok()) drop_visitor(fd);
+    return;
+  }
+  auto hello = wire::decode_hello(frame);
+  if (!hello.ok()) {
+    refuse(visitor.socket, hello.error());
+    return drop_visitor(fd);
+  }
+  greet(visitor, *hello);
+  // A status visitor stays for its question; an engine's socket has moved into its session.
+  if (!visitor.greeted) drop_visitor(fd);
+}
+
+void Manager::greet(Visitor& visitor, const wire::Hello& hello) {
+  if (hello.abi != wire::kAbiVersion) {
+    const bool older = hello.abi < wire::kAbiVersion;
+    return refuse(visitor.socket,
+                  reject(format_text("the client speaks ABI %u, this Manager (orbitkv %s) speaks ABI %u: upgrade the %s",
+                                     hello.abi, kVersion, wire::kAbiVersion, older ? "client" : "Manager")));
+  }
+  if (hello.role == wire::PeerRole::kStatus) {
+    std::vector<std::byte> out;
+    wire::encode(wire::HelloReply{SessionId(), Epoch(), incarnation_, 0, std::string("orbitkv ") + kVersion}, out);
+    visitor.greeted = visitor.socket.send(out).ok();
+    return;
+  }
+  auto made = make_session(visitor, hello);
+  if (!made.ok()) refuse(visitor.socket, made.error());
+}
+
+Status Manager::make_session(Visitor& visitor, const wire::Hello& hello) {
+  if (draining_) return reconnect("the Manager is shutting down");
+  const auto slot = std::find(sessions_.begin(), sessions_.end(), nullptr);
+  if (slot == sessions_.end())
+    return busy(format_text("all %u sessions are taken; close an engine or wait until an ended one is collected",
+                            limits::kSessions));
+  const SessionId id(static_cast<std::uint32_t>(slot - sessions_.begin()));
+  const Epoch epoch(next_epoch_++);
+  ORBITKV_ASSIGN_OR_RETURN(auto memory, shm::SessionMemory::create(id, epoch));
+  ORBITKV_ASSIGN_OR_RETURN(auto to_manager, make_eventfd());
+  ORBITKV_ASSIGN_OR_RETURN(auto to_client, make_eventfd());
+  ORBITKV_ASSIGN_OR_RETURN(auto my_bell, duplicate(to_manager));
+  ORBITKV_ASSIGN_OR_RETURN(auto its_bell, duplicate(to_client));
+  std::vector<std::byte> out;
+  wire::encode(wire::HelloReply{id, epoch, incarnation_, shm::SessionLayout::kBytes, std::string("orbitkv ") + kVersion},
+               out);
+  const int fds[] = {memory.fd(), to_manager.get(), to_client.get()};
+  ORBITKV_RETURN_IF_ERROR(visitor.socket.send(out, fds));
+  const int socket_fd = visitor.socket.fd();
+  loop_->remove(socket_fd);
+  shm::ManagerChannel channel(std::move(memory), {std::move(my_bell), std::move(its_bell)});
+  auto session = std::make_unique<Session>(Session::Parts{id, epoch, hello.client, std::move(visitor.socket),
+                                                          std::move(visitor.peer), std::move(channel)});
+  Session& adopted = *session;
+  *slot = std::move(session);
+  live_.push_back(id);
+  core_->open_session(id, monotonic_now());
+  adopt(adopted);
+  return ok_status();
+}
+
+// Watches everything that a session can be heard through.
+void Manager::adopt(Session& session) {
+  const SessionId id = session.id();
+  Status watched = loop_->add(session.socket().fd(), rt::kReadable, [this, id](rt::Ready r) { on_socket(id, r); });
+  if (watched.ok())
+    watched = loop_->add(session.peer().pidfd.get(), rt::kReadable, [this, id](rt::Ready) { on_process_ended(id); });
+  if (watched.ok())
+    watched = loop_->add(session.channel().wake_fd(), rt::kReadable, [this, id](rt::Ready) {
+      if (auto& here = sessions_[id.value]) here->channel().drain_wake_fd();
+    });
+  ORBITKV_CHECK(watched.ok(), "epoll refuses a descriptor of a new session");
+  ORBITKV_INFO("session %u attached: %s, pid %d", id.value, session.name().c_str(), session.peer().pid);
+  offer_slabs(session);
+}
+
+}  // namespace orbitkv::daemon

@@ -1,0 +1,113 @@
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/text.h"
+#include "base/version.h"
+#include "daemon/cli/commands.h"
+#include "daemon/manager.h"
+
+namespace orbitkv::daemon::cli {
+namespace {
+constexpr std::uint64_t kBytesPerBlockGuess = 16 * 1024;  // a table for blocks no smaller than this
+
+Result<mem::HugePages> parse_huge_pages(const std::string& text) {
+  if (text == "auto") return mem::HugePages::kAuto;
+  if (text == "on") return mem::HugePages::kOn;
+  if (text == "off") return mem::HugePages::kOff;
+  return reject("--hugepages is auto, on or off, not '" + text + "'");
+}
+
+Result<LogLevel> parse_log_level(const std::string& text) {
+  if (text == "debug") return LogLevel::kDebug;
+  if (text == "info") return LogLevel::kInfo;
+  if (text == "warning") return LogLevel::kWarning;
+  if (text == "error") return LogLevel::kError;
+  return reject("--log-level is debug, info, warning or error, not '" + text + "'");
+}
+
+std::uint32_t default_max_blocks(ByteCount pool) {
+  const std::uint64_t guess = pool.value / kBytesPerBlockGuess;
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(guess, 1u << 16, 1u << 24));
+}
+
+Status check_durations(const ServeFlags& flags) {
+  if (flags.lease_ttl_s == 0 || flags.lease_ttl_s > 86400)
+    return reject("--lease-ttl is 1 to 86400 seconds: a scheduler must be able to use what it was promised");
+  if (flags.publish_wait_ms > flags.incomplete_ttl_s * 1000ull)
+    return reject("--publish-wait is longer than --incomplete-ttl: a wait would outlive what it waits for");
+  if (flags.incomplete_ttl_s == 0) return reject("--incomplete-ttl is at least 1 second");
+  if (flags.spin_us > 1'000'000) return reject("--spin is at most 1000000 microseconds");
+  return ok_status();
+}
+
+Result<ServeOptions> check_together(const ServeFlags& flags) {
+  ServeOptions options;
+  options.socket = flags.socket.empty() ? shm::default_socket_path() : flags.socket;
+  options.pool.bytes = mem::default_pool_bytes();
+  if (!flags.pool_size.empty()) {
+    ORBITKV_ASSIGN_OR_RETURN(options.pool.bytes, parse_size(flags.pool_size));
+  }
+  ORBITKV_ASSIGN_OR_RETURN(options.pool.huge_pages, parse_huge_pages(flags.huge_pages));
+  options.pool.prefault = flags.prefault;
+  if (!flags.prefault && options.pool.huge_pages == mem::HugePages::kOn)
+    return reject("--hugepages on needs --prefault: pages become huge before a slab is offered");
+  ORBITKV_RETURN_IF_ERROR(check_durations(flags));
+  options.core.max_blocks = flags.max_blocks ? flags.max_blocks : default_max_blocks(options.pool.bytes);
+  options.core.lease_ttl = seconds(flags.lease_ttl_s);
+  options.core.publish_wait = milliseconds(flags.publish_wait_ms);
+  options.core.incomplete_ttl = seconds(flags.incomplete_ttl_s);
+  options.spin = microseconds(flags.spin_us);
+  options.drain = seconds(flags.drain_s);
+  return options;
+}
+}  // namespace
+
+Result<ByteCount> parse_size(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  std::string unit(end);
+  unit.erase(std::remove_if(unit.begin(), unit.end(), [](unsigned char c) { return std::isspace(c); }), unit.end());
+  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  double scale = 0;
+  if (unit.empty() || unit == "b") scale = 1;
+  if (unit == "k" || unit == "kb" || unit == "kib") scale = 1024.0;
+  if (unit == "m" || unit == "mb" || unit == "mib") scale = 1024.0 * 1024;
+  if (unit == "g" || unit == "gb" || unit == "gib") scale = 1024.0 * 1024 * 1024;
+  if (unit == "t" || unit == "tb" || unit == "tib") scale = 1024.0 * 1024 * 1024 * 1024;
+  const double bytes = number * scale;
+  if (end == text.c_str() || scale == 0 || !(bytes >= 1) || bytes > 9e18)
+    return reject("'" + text + "' is not a size; write for example 512MiB or 30GiB");
+  return ByteCount(static_cast<std::uint64_t>(bytes));
+}
+
+std::string format_size(ByteCount bytes) {
+  const double value = static_cast<double>(bytes.value);
+  if (bytes >= kGiB) return format_text("%.1f GiB", value / static_cast<double>(kGiB.value));
+  if (bytes >= kMiB) return format_text("%.1f MiB", value / static_cast<double>(kMiB.value));
+  return format_text("%.1f KiB", value / 1024);
+}
+
+int serve(const ServeFlags& flags) {
+  auto level = parse_log_level(flags.log_level);
+  auto options = check_together(flags);
+  if (!level.ok() || !options.ok()) {
+    const Error& error = level.ok() ? options.error() : level.error();
+    std::fprintf(stderr, "orbitkv serve: %s\n", error.message().c_str());
+    return 2;
+  }
+  set_log_level(*level);
+  auto manager = Manager::create(*options);
+  if (!manager.ok()) {
+    std::fprintf(stderr, "orbitkv serve: %s\n", manager.error().message().c_str());
+    return 1;
+  }
+  ORBITKV_INFO("orbitkv %s serves at %s with a pool of %s (huge pages %s)", kVersion, options->socket.c_str(),
+               format_size(options->pool.bytes).c_str(), flags.huge_pages.c_str());
+  const int code = (*manager)->run();
+  ORBITKV_INFO("stopped");
+  return code;
+}
+
+}  // namespace orbitkv::daemon::cli

@@ -1,0 +1,112 @@
+#include "daemon/commands.h"
+
+#include "wire/messages.h"
+
+namespace orbitkv::daemon {
+
+bool CommandServer::serve(Session& session, std::uint32_t budget, TimePoint now) {
+  std::uint32_t served = 0;
+  while (served < budget && !session.poisoned()) {
+    auto bytes = session.channel().pop_command();
+    if (session.channel().poisoned()) session.poison("the command ring's tail is impossible");
+    if (!bytes || session.poisoned()) break;
+    serve_one(session, *bytes, now);
+    ++served;
+  }
+  if (served) session.channel().ring_client();
+  return served > 0;
+}
+
+void CommandServer::serve_one(Session& session, const wire::CommandBytes& bytes, TimePoint now) {
+  auto command = wire::decode_command(bytes);
+  if (!command.ok()) return session.poison(command.error().message());
+  if (command->epoch != session.epoch()) return session.poison("a command names another epoch");
+  reply_.clear();
+  Status status = dispatch(session, *command, now);
+  wire::Reply reply{command->opcode, command->request, session.epoch(), command->slot, 0, Code::kOk};
+  if (!status.ok()) {
+    reply.code = status.error().code();
+    reply_.clear();
+    wire::encode(wire::ErrorReply{reply.code, status.error().message()}, reply_);
+  }
+  if (!reply_.empty()) session.channel().write_slot(command->slot, reply_);
+  reply.length = static_cast<std::uint32_t>(reply_.size());
+  if (!session.channel().push_reply(wire::encode(reply))) session.poison("the client does not take its replies");
+}
+
+Status CommandServer::dispatch(Session& session, const wire::Command& command, TimePoint now) {
+  if (command.opcode == wire::Opcode::kPing) return ok_status();
+  if (refusing_) return reconnect("the Manager is shutting down");
+  session.channel().copy_slot(command.slot, command.length, request_);
+  switch (command.opcode) {
+    case wire::Opcode::kPing: break;
+    case wire::Opcode::kQuery: return query(session, now);
+    case wire::Opcode::kPublish: return publish(session, now);
+    case wire::Opcode::kRestore: return restore(session, now);
+    case wire::Opcode::kRelease: return release(session);
+    case wire::Opcode::kCancelQuery: return cancel(session);
+  }
+  return reject("unknown command");
+}
+
+Status CommandServer::query(Session& session, TimePoint now) {
+  ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_query_request(request_));
+  const auto mode = in.mode == wire::QueryMode::kRead ? cache::QueryMode::kRead : cache::QueryMode::kDiscover;
+  const cache::QueryPart part{in.instance, in.group, mode, in.request_id, in.first, in.total, in.hashes};
+  ORBITKV_ASSIGN_OR_RETURN(auto answer, core_.query(session.id(), part, now));
+  wire::QueryReply out;
+  out.first = in.first;
+  out.count = static_cast<std::uint32_t>(in.hashes.size());
+  out.hit_blocks = answer.hit_blocks;
+  out.revision = answer.revision;
+  out.lease = answer.lease;
+  out.resident = std::move(answer.resident);
+  wire::encode(out, reply_);
+  return ok_status();
+}
+
+void CommandServer::fail_if_prepared(Session& session, const cache::OperationKey& op, const Error& why) {
+  if (session.preparing(op.record, op.operation)) session.fail(op, why);
+}
+
+Status CommandServer::publish(Session& session, TimePoint now) {
+  ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_publish_request(request_));
+  ORBITKV_RETURN_IF_ERROR(session.begin(in.record, in.operation));
+  indices_.resize(in.count());
+  for (std::uint32_t i = 0; i < in.count(); ++i) indices_[i] = in.block_id(i);
+  const cache::OperationKey op{session.id(), in.record, in.operation};
+  auto answer = core_.publish({op, in.registration, in.group, indices_, in.hashes}, now);
+  if (!answer.ok()) {
+    fail_if_prepared(session, op, answer.error());
+    return answer.error();
+  }
+  wire::encode(wire::PublishReply{answer->accepted, answer->resident, answer->waiting, answer->dropped}, reply_);
+  return ok_status();
+}
+
+Status CommandServer::restore(Session& session, TimePoint now) {
+  ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_restore_request(request_));
+  ORBITKV_RETURN_IF_ERROR(session.begin(in.record, in.operation));
+  indices_.resize(in.count());
+  for (std::uint32_t i = 0; i < in.count(); ++i) indices_[i] = in.target(i);
+  const cache::OperationKey op{session.id(), in.record, in.operation};
+  auto blocks = core_.restore({op, in.registration, in.lease, in.first, indices_}, now);
+  if (!blocks.ok()) {
+    fail_if_prepared(session, op, blocks.error());
+    return blocks.error();
+  }
+  wire::encode(wire::RestoreReply{*blocks}, reply_);
+  return ok_status();
+}
+
+Status CommandServer::release(Session& session) {
+  ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_release_request(request_));
+  return core_.release(session.id(), in.lease);
+}
+
+Status CommandServer::cancel(Session& session) {
+  ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_cancel_query_request(request_));
+  return core_.cancel_query(session.id(), in.instance, in.group, in.request_id);
+}
+
+}  // namespace orbitkv::daemon

@@ -1,0 +1,37 @@
+// Decodes the commands of a session's ring, calls the core and answers. Every
+// command gets exactly one reply. Core thread only.
+#pragma once
+
+#include <vector>
+
+#include "cache/core.h"
+#include "daemon/session.h"
+
+namespace orbitkv::daemon {
+
+class CommandServer {
+ public:
+  explicit CommandServer(cache::Core& core) : core_(core) {}
+  // Serves at most `budget` commands; true if there was at least one.
+  bool serve(Session& session, std::uint32_t budget, TimePoint now);
+  // Refuse new work from now on (shutdown); ping is still answered.
+  void refuse_all() { refusing_ = true; }
+
+ private:
+  void serve_one(Session& session, const wire::CommandBytes& bytes, TimePoint now);
+  Status dispatch(Session& session, const wire::Command& command, TimePoint now);
+  Status query(Session& session, TimePoint now);
+  Status publish(Session& session, TimePoint now);
+  Status restore(Session& session, TimePoint now);
+  Status release(Session& session);
+  Status cancel(Session& session);
+  // A prepared operation whose request the core refused ends here.
+  void fail_if_prepared(Session& session, const cache::OperationKey& op, const Error& why);
+
+  cache::Core& core_;
+  bool refusing_ = false;
+  std::vector<std::byte> request_, reply_;   // reused; one command at a time
+  std::vector<std::uint32_t> indices_;
+};
+
+}  // namespace orbitkv::daemon

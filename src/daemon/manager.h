@@ -1,0 +1,115 @@
+// The Manager: one core thread that owns the pool, the core, the listener and every
+// session. Sockets, pidfds and signals come through the event loop; commands and
+// grant records through the sessions' shared memory, polled briefly and then slept
+// on. It never touches a device and never maps a slab to copy payload.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/limits.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "cache/core.h"
+#include "daemon/commands.h"
+#include "daemon/session.h"
+#include "mem/pool.h"
+#include "rt/event_loop.h"
+#include "shm/bootstrap.h"
+#include "wire/lifecycle.h"
+
+namespace orbitkv::daemon {
+
+struct ServeOptions {
+  std::string socket;                       // path of the bootstrap socket
+  mem::PoolConfig pool;
+  cache::CoreConfig core;
+  Duration spin = microseconds(50);         // polls this long after the last command
+  Duration drain = seconds(30);             // how long a shutdown waits for claimed copies
+};
+
+class Manager final : private rt::Poller, private cache::Ports {
+ public:
+  static Result<std::unique_ptr<Manager>> create(const ServeOptions& options);
+  ~Manager() override;
+  // Serves until a stop was asked for and drained. 0: everything ended; 1: it gave up
+  // waiting for claimed copies and said which.
+  int run();
+  // From a signal: the first drains, the second says what is pending and ends.
+  void on_stop_signal();
+  std::string status_json() const;
+
+ private:
+  // A connection that has not said hello yet, or asks for status only.
+  struct Visitor {
+    shm::Socket socket;
+    shm::Peer peer;
+    TimePoint deadline;
+    bool greeted = false;
+  };
+
+  explicit Manager(ServeOptions options) : options_(std::move(options)) {}
+  Status start();
+  Status watch_signals();
+
+  // rt::Poller
+  bool poll() override;
+  Duration prepare_sleep() override;
+  void cancel_sleep() override;
+
+  // cache::Ports
+  Grant grant(const cache::OperationKey& op, const model::Plan& plan) override;
+  Revoke revoke(const cache::OperationKey& op, const Error& why) override;
+  void fail(const cache::OperationKey& op, const Error& why) override;
+  void reap(const cache::OperationKey& op) override;
+  Session& session_of(const cache::OperationKey& op);
+
+  // Attach (attach.cc).
+  void on_connection();
+  void on_visitor(int fd);
+  void drop_visitor(int fd);
+  void greet(Visitor& visitor, const wire::Hello& hello);
+  Status make_session(Visitor& visitor, const wire::Hello& hello);
+  void adopt(Session& session);
+  void refuse(shm::Socket& socket, const Error& why);
+
+  // Sessions (manager.cc).
+  void on_socket(SessionId id, rt::Ready ready);
+  void on_frame(Session& session, const shm::Message& message);
+  void on_register(Session& session, std::span<const std::byte> frame);
+  void on_unregister(Session& session, std::span<const std::byte> frame);
+  void on_process_ended(SessionId id);
+  bool serve(Session& session, bool all_records, TimePoint now);
+  void close_session(Session& session, const char* why);
+  void collect(Session& session);     // removes a session that holds nothing any more
+  void answer(Session& session, std::vector<std::byte> frame);
+  void offer_slabs(Session& session);
+  void flush(Session& session);
+  void tick();
+  void check_drained();
+  std::string pending_text() const;
+
+  ServeOptions options_;
+  std::unique_ptr<rt::EventLoop> loop_;
+  std::unique_ptr<mem::Pool> pool_;
+  std::unique_ptr<cache::Core> core_;
+  std::unique_ptr<CommandServer> commands_;
+  std::unique_ptr<shm::Listener> listener_;
+  std::array<std::unique_ptr<Session>, limits::kSessions> sessions_;
+  std::vector<SessionId> live_;                // ids of sessions_, for the hot loop
+  std::vector<std::unique_ptr<Visitor>> visitors_;
+  std::vector<mem::SlabInfo> offered_;         // in the order in which they were offered
+  std::vector<Session::Receipt> receipts_;
+  UniqueFd signals_;
+  Incarnation incarnation_;
+  std::uint64_t next_epoch_ = 1;
+  TimePoint started_, drain_deadline_;
+  std::uint32_t stop_signals_ = 0;
+  bool draining_ = false;
+  int exit_code_ = 0;
+};
+
+}  // namespace orbitkv::daemon

@@ -1,0 +1,115 @@
+// The Manager's side of one attached engine process: its channel, its socket, the
+// private shadow of its grant records and its plan bank. Core thread only. It
+// believes nothing that the client wrote: a word that is not reachable from the
+// shadow poisons the session.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/limits.h"
+#include "base/result.h"
+#include "cache/core.h"
+#include "daemon/plan_bank.h"
+#include "model/plan.h"
+#include "shm/bootstrap.h"
+#include "shm/channel.h"
+
+namespace orbitkv::daemon {
+
+class Session {
+ public:
+  struct Parts {
+    SessionId id;
+    Epoch epoch;
+    std::string name;
+    shm::Socket socket;
+    shm::Peer peer;
+    shm::ManagerChannel channel;
+  };
+  explicit Session(Parts parts);
+
+  SessionId id() const { return parts_.id; }
+  Epoch epoch() const { return parts_.epoch; }
+  const std::string& name() const { return parts_.name; }
+  const shm::Peer& peer() const { return parts_.peer; }
+  shm::Socket& socket() { return parts_.socket; }
+  shm::ManagerChannel& channel() { return parts_.channel; }
+
+  // ---- operations: the shadow decides what the client may have done ----
+
+  // {operation, Reserved} → Preparing, before the core sees the request. kReject: the
+  // record is in use, the id is not new, or the word is not what the client announced.
+  Status begin(RecordIndex record, OperationId operation);
+  // The Ports of the core, for operations of this session.
+  cache::Ports::Grant grant(const cache::OperationKey& op, const model::Plan& plan);
+  cache::Ports::Revoke revoke(const cache::OperationKey& op, const Error& why);
+  void fail(const cache::OperationKey& op, const Error& why);
+  void reap(const cache::OperationKey& op);
+  bool preparing(RecordIndex record, OperationId operation) const;
+
+  // A receipt of the client, copied and decoded.
+  struct Receipt {
+    cache::OperationKey op;
+    bool success = false;
+    std::string text;
+    std::vector<std::uint64_t> words;  // digests (save) or failed bitmap (restore)
+    model::PlanKind kind = model::PlanKind::kSave;
+  };
+  // Looks at the records that the client marked (all open ones with `all`), follows
+  // their words and appends the receipts. An impossible word poisons the session.
+  void follow(bool all, std::vector<Receipt>& receipts);
+
+  void poison(std::string_view why);
+  bool poisoned() const { return poisoned_; }
+  bool take_bank_freed() { return std::exchange(bank_freed_, false); }
+  std::uint32_t open_operations() const { return open_; }
+
+  // ---- socket ----
+  // Queues a frame behind what the socket has not taken yet. False: over the bound.
+  bool send(std::vector<std::byte> frame, std::vector<int> fds = {});
+  // Sends what is queued; kReconnect when the peer is gone.
+  Status flush();
+
+  // Life of the attachment as the daemon sees it.
+  enum class Life : std::uint8_t { kOpen, kClosed, kEnded };
+  Life life = Life::kOpen;
+  std::uint32_t slabs_offered = 0;   // how many of the pool's slabs this client was told
+
+ private:
+  struct Shadow {
+    OperationId operation;
+    shm::RecordState state = shm::RecordState::kFree;
+    model::PlanKind kind = model::PlanKind::kSave;
+    std::uint32_t entries = 0;
+    PlanBank::Range plan, result;
+  };
+  Shadow& shadow_of(const cache::OperationKey& op);
+  void move(RecordIndex record, Shadow& shadow, shm::RecordState to);
+  void end(RecordIndex record, Shadow& shadow, shm::RecordState to);
+  void follow_record(RecordIndex record, std::vector<Receipt>& receipts);
+  Receipt read_receipt(RecordIndex record, const Shadow& shadow);
+  void free_bank(Shadow& shadow);
+
+  struct Outgoing {
+    std::vector<std::byte> frame;
+    std::vector<int> fds;
+  };
+  Parts parts_;
+  std::array<Shadow, limits::kRecords> shadows_{};
+  PlanBank bank_;
+  std::deque<Outgoing> outgoing_;
+  std::vector<RecordIndex> dirty_;
+  std::vector<std::byte> scratch_;
+  std::uint32_t open_ = 0;
+  bool poisoned_ = false;
+  bool bank_freed_ = false;
+};
+
+}  // namespace orbitkv::daemon
