@@ -6,22 +6,29 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
+
+#include "base/result.h"
 
 namespace orbitkv {
 
 enum class FaultPoint : std::uint8_t {
-  kClientSubmitted,     // "client_submitted": command sent, reply not read
-  kClientGranted,       // "client_granted": grant seen, not claimed
-  kClientClaimed,       // "client_claimed": Active, no byte copied
-  kClientMidCopy,       // "client_mid_copy": between two images of a plan
-  kClientBeforeDrained, // "client_before_drained": all copied, no receipt yet
-  kClientAfterDrained,  // "client_after_drained": receipt published, bell not rung
-  kManagerBeforeGrant,  // "manager_before_grant": plan written, not granted
-  kManagerBeforeReap,   // "manager_before_reap": receipt read, not reaped
+  kClientSubmitted,      // "client_submitted": command sent, reply not read
+  kClientGranted,        // "client_granted": grant seen, not claimed
+  kClientClaimed,        // "client_claimed": Active, no byte copied
+  kClientMidCopy,        // "client_mid_copy": between two images of a plan
+  kClientBeforeDrained,  // "client_before_drained": all copied, no receipt yet
+  kClientAfterDrained,   // "client_after_drained": receipt published, bell not rung
+  kManagerBeforeGrant,   // "manager_before_grant": plan written, not granted
+  kManagerBeforeReap,    // "manager_before_reap": receipt read, not reaped
   kCount,
 };
 
 // True if an active fault asks the site to fail here.
 bool fault_hit(FaultPoint point);
+
+// Replaces what the environment asked for; an empty text switches everything off.
+// kReject names the part that cannot be read, and then nothing is active.
+Status configure_faults(std::string_view spec);
 
 }  // namespace orbitkv

@@ -23,6 +23,10 @@ namespace orbitkv::model {
 inline constexpr std::uint32_t kSlotMagic = 0x49564B4F;
 inline constexpr std::uint16_t kSlotVersion = 1;
 inline constexpr std::uint64_t kSlotAlign = 64;
+constexpr std::uint64_t align_slot(std::uint64_t bytes) {
+  return (bytes + kSlotAlign - 1) / kSlotAlign * kSlotAlign;
+}
+std::uint64_t slot_header_bytes(std::uint64_t fragments);
 
 // Everything that an image is the image of.
 struct SlotKey {

@@ -45,4 +45,11 @@ void append_frame(FrameType type, std::span<const std::byte> body, std::vector<s
 // private copy: nothing here is safe against a writer on the other side.
 Result<FrameView> open_frame(std::span<const std::byte> bytes);
 
+// The ABI version of a hello of any version: header and CRC rule never change, so
+// that a client of another version can be refused with words.
+struct HelloVersion {
+  std::uint16_t abi = 0;
+};
+Result<HelloVersion> open_hello(std::span<const std::byte> bytes);
+
 }  // namespace orbitkv::wire

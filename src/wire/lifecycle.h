@@ -101,6 +101,7 @@ Result<UnregisterReply> decode_unregister_reply(std::span<const std::byte> frame
 Result<SlabOffer> decode_slab_offer(std::span<const std::byte> frame);
 Result<StatusRequest> decode_status_request(std::span<const std::byte> frame);
 Result<StatusReply> decode_status_reply(std::span<const std::byte> frame);
+Result<Bye> decode_bye(std::span<const std::byte> frame);
 Result<SocketError> decode_socket_error(std::span<const std::byte> frame);
 
 }  // namespace orbitkv::wire

@@ -1,0 +1,137 @@
+#include "wire/codec.h"
+
+#include <algorithm>
+
+#include "base/crc32c.h"
+
+namespace orbitkv::wire {
+namespace {
+
+constexpr std::size_t kAbiAt = 4;
+constexpr std::size_t kCrcAt = 12;
+
+template <class T>
+void store(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof value);
+}
+
+}  // namespace
+
+FrameBuilder::FrameBuilder(FrameType type, std::size_t body_bytes, std::vector<std::byte>& out)
+    : out_(out), start_(out.size()), at_(start_ + kFrameHeaderBytes) {
+  out_.resize(at_ + body_bytes);
+  store(out_.data() + start_, kFrameMagic);
+  store(out_.data() + start_ + 6, static_cast<std::uint16_t>(type));
+  store(out_.data() + start_ + 8, static_cast<std::uint32_t>(body_bytes));
+}
+
+void FrameBuilder::zeros(std::size_t n) {
+  ORBITKV_CHECK(n <= out_.size() - at_, "frame body longer than announced");
+  std::memset(out_.data() + at_, 0, n);
+  at_ += n;
+}
+
+void FrameBuilder::finish(std::uint16_t abi) {
+  ORBITKV_CHECK(at_ == out_.size(), "frame body shorter than announced");
+  store(out_.data() + start_ + kAbiAt, abi);
+  store(out_.data() + start_ + kCrcAt, std::uint32_t{0});
+  const std::uint32_t crc = crc32c(std::span(out_).subspan(start_));
+  store(out_.data() + start_ + kCrcAt, crc);
+}
+
+BodyReader::BodyReader(std::span<const std::byte> frame, FrameType type, std::size_t limit) : type_(type) {
+  const auto opened = open_frame(frame);
+  if (frame.size() > limit) {
+    refuse("is longer than its limit");
+  } else if (!opened.ok()) {
+    opening_error_ = opened.error().message();
+    refuse(opening_error_.c_str());
+  } else if (opened->type != type) {
+    refuse("another frame type was found");
+  } else {
+    body_ = opened->body;
+  }
+}
+
+std::span<const std::byte> BodyReader::take(std::size_t n) {
+  if (n > body_.size()) refuse("ends too early");
+  if (!ok()) return {};
+  const auto out = body_.first(n);
+  body_ = body_.subspan(n);
+  return out;
+}
+
+std::string_view BodyReader::text(std::size_t n) {
+  const auto b = take(n);
+  return {reinterpret_cast<const char*>(b.data()), b.size()};
+}
+
+std::span<const BlockHash> BodyReader::hashes(std::size_t n) {
+  static_assert(alignof(BlockHash) == 1 && sizeof(BlockHash) == 32);
+  const auto b = take(n * sizeof(BlockHash));
+  return {reinterpret_cast<const BlockHash*>(b.data()), b.size() / sizeof(BlockHash)};
+}
+
+std::vector<std::uint64_t> BodyReader::words(std::size_t n) {
+  const auto b = take(n * sizeof(std::uint64_t));
+  std::vector<std::uint64_t> out(b.size() / sizeof(std::uint64_t));
+  if (!out.empty()) std::memcpy(out.data(), b.data(), b.size());
+  return out;
+}
+
+void BodyReader::zeros(std::size_t n) {
+  const auto b = take(n);
+  require(std::all_of(b.begin(), b.end(), [](std::byte v) { return v == std::byte{0}; }),
+          "reserved bytes are set");
+}
+
+Status BodyReader::finish() {
+  require(body_.empty(), "has bytes left over");
+  if (ok()) return ok_status();
+  return reject(std::string(frame_name(type_)) + ": " + error_);
+}
+
+void BodyReader::refuse(const char* what) {
+  if (error_ == nullptr) error_ = what;
+  body_ = {};
+}
+
+std::string_view frame_name(FrameType type) {
+  switch (type) {
+    case FrameType::kQueryRequest: return "query request";
+    case FrameType::kQueryReply: return "query reply";
+    case FrameType::kPublishRequest: return "publish request";
+    case FrameType::kPublishReply: return "publish reply";
+    case FrameType::kRestoreRequest: return "restore request";
+    case FrameType::kRestoreReply: return "restore reply";
+    case FrameType::kReleaseRequest: return "release request";
+    case FrameType::kCancelQueryRequest: return "cancel query request";
+    case FrameType::kErrorReply: return "error reply";
+    case FrameType::kPlan: return "plan";
+    case FrameType::kPublishResult: return "publish result";
+    case FrameType::kRestoreResult: return "restore result";
+    case FrameType::kHello: return "hello";
+    case FrameType::kHelloReply: return "hello reply";
+    case FrameType::kRegister: return "register";
+    case FrameType::kRegisterReply: return "register reply";
+    case FrameType::kUnregister: return "unregister";
+    case FrameType::kUnregisterReply: return "unregister reply";
+    case FrameType::kSlabOffer: return "slab offer";
+    case FrameType::kStatusRequest: return "status request";
+    case FrameType::kStatusReply: return "status reply";
+    case FrameType::kBye: return "bye";
+    case FrameType::kSocketError: return "socket error";
+  }
+  return {};
+}
+
+bool bitmap_fits(std::span<const std::uint64_t> words, std::size_t n) {
+  if (words.size() != bitmap_words(n)) return false;
+  return n % 64 == 0 || (words.back() >> (n % 64)) == 0;
+}
+
+bool printable(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c <= 0x7e; });
+}
+
+}  // namespace orbitkv::wire
