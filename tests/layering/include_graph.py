@@ -76,7 +76,7 @@ def library_of(path):
 
 def resolve(root, includer, name):
     """Where a quoted include lies, relative to the root; None if it is nowhere."""
-    for base in ("src", "include", ".", str(includer.parent)):
+    for base in ("src", "include", "python", ".", str(includer.parent)):
         path = os.path.normpath(Path(base, name))
         if (root / path).is_file():
             return Path(path)
