@@ -21,7 +21,8 @@ constexpr std::uint32_t kPollsPerClock = 16;
 constexpr Duration kTurn = microseconds(50);
 
 std::uint32_t to_epoll(Ready interest) {
-  return (interest.readable() ? EPOLLIN : 0u) | (interest.writable() ? EPOLLOUT : 0u);
+  return (interest.readable() ? EPOLLIN : 0u) | (interest.writable() ? EPOLLOUT : 0u) |
+         (interest.edge() ? static_cast<std::uint32_t>(EPOLLET) : 0u);
 }
 
 Ready from_epoll(std::uint32_t events) {

@@ -28,11 +28,13 @@ struct Ready {
   constexpr bool readable() const { return bits & 1; }
   constexpr bool writable() const { return bits & 2; }
   constexpr bool hung_up() const { return bits & 4; }  // error or hang-up: always reported
+  constexpr bool edge() const { return bits & 8; }     // interest only: told once a change
   friend constexpr bool operator==(Ready, Ready) = default;
 };
 inline constexpr Ready kReadable{1};
 inline constexpr Ready kWritable{2};
 inline constexpr Ready kReadWrite{3};
+inline constexpr Ready kReadableEdge{9};  // for descriptors that nobody reads
 inline constexpr Ready kHangUpOnly{0};
 
 using TimerId = Id<struct TimerIdTag, std::uint64_t>;  // never 0, never reused
@@ -62,7 +64,7 @@ class EventLoop {
   EventLoop& operator=(const EventLoop&) = delete;
   ~EventLoop();
 
-  // Level triggered. kReject: not a descriptor that epoll takes, or already added.
+  // Level triggered, unless kReadableEdge. kReject: not a descriptor that epoll takes, or already added.
   // remove() comes before the descriptor is closed; afterwards its callback no longer
   // runs, even if an event of it was already fetched.
   Status add(int fd, Ready interest, FdCallback callback);

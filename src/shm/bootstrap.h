@@ -18,8 +18,8 @@ namespace orbitkv::shm {
 std::string default_socket_path();
 
 struct Message {
-  std::vector<std::byte> frame;   // <= limits::kSocketFrameBytes, never truncated
-  std::vector<UniqueFd> fds;      // <= limits::kFdsPerMessage, close-on-exec
+  std::vector<std::byte> frame;  // <= limits::kSocketFrameBytes, never truncated
+  std::vector<UniqueFd> fds;     // <= limits::kFdsPerMessage, close-on-exec
 };
 
 class Socket {
@@ -43,7 +43,7 @@ class Socket {
 struct Peer {
   int pid = 0;
   unsigned uid = 0;
-  UniqueFd pidfd;   // readable when every thread of the process has ended
+  UniqueFd pidfd;  // readable when every thread of the process has ended
 };
 // kReject if the peer's uid is not ours, with both uids in the text.
 Result<Peer> authenticate_peer(const Socket& socket);
@@ -56,7 +56,7 @@ class Listener {
   // replaces a stale socket file, binds 0600, listens.
   static Result<Listener> open(const std::string& path);
   Listener(Listener&&) noexcept = default;
-  ~Listener();                       // removes the socket file only if it is still ours
+  ~Listener();  // removes the socket file only if it is still ours
   int fd() const { return fd_.get(); }
   Result<std::optional<Socket>> accept();  // nullopt: nobody there
 

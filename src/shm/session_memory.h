@@ -23,30 +23,38 @@ namespace orbitkv::shm {
 
 // ---- layout (320 bytes a record: five cache lines) ----
 
+// The Manager's lines, valid from Granted / Failed / Revoked.
+struct alignas(64) ManagerLines {
+  std::uint32_t plan_offset = 0;  // in the plan bank
+  std::uint32_t plan_bytes = 0;
+  std::uint32_t result_offset = 0;  // in the plan bank; the client writes here
+  std::uint32_t result_bytes = 0;
+  std::uint16_t code = 0;  // orbitkv::Code
+  std::uint16_t text_bytes = 0;
+  char text[limits::kErrorTextBytes] = {};
+  std::uint8_t pad[20] = {};
+};
+// The client's lines, valid from Drained.
+struct alignas(64) ClientLines {
+  std::uint16_t code = 0;  // kOk: every copy done and verified
+  std::uint16_t text_bytes = 0;
+  std::uint32_t result_bytes = 0;  // of the result frame, 0 = none
+  char text[limits::kErrorTextBytes] = {};
+  std::uint8_t pad[32] = {};
+};
+static_assert(sizeof(ManagerLines) == 128 && sizeof(ClientLines) == 128);
+
 struct alignas(64) RecordLayout {
-  std::atomic<std::uint64_t> word;      // operation << 8 | state
+  std::atomic<std::uint64_t> word;  // operation << 8 | state
   std::uint8_t pad0[56];
-  // Manager's lines, valid from Granted / Failed / Revoked.
-  std::uint32_t plan_offset;            // in the plan bank
-  std::uint32_t plan_bytes;
-  std::uint32_t result_offset;          // in the plan bank; the client writes here
-  std::uint32_t result_bytes;
-  std::uint16_t manager_code;           // orbitkv::Code
-  std::uint16_t manager_text_bytes;
-  char manager_text[limits::kErrorTextBytes];
-  std::uint8_t pad1[20];
-  // Client's lines, valid from Drained.
-  std::uint16_t client_code;            // kOk: every copy done and verified
-  std::uint16_t client_text_bytes;
-  std::uint32_t client_result_bytes;    // bytes of the result frame, 0 = none
-  char client_text[limits::kErrorTextBytes];
-  std::uint8_t pad2[32];
+  ManagerLines manager;
+  ClientLines client;
 };
 static_assert(sizeof(RecordLayout) == 320);
 
 struct SessionLayout {
-  static constexpr std::uint64_t kHeader = 0;                 // 4 KiB
-  static constexpr std::uint64_t kCommandRing = 4096;         // client to Manager
+  static constexpr std::uint64_t kHeader = 0;          // 4 KiB
+  static constexpr std::uint64_t kCommandRing = 4096;  // client to Manager
   static constexpr std::uint64_t kReplyRing = kCommandRing + 64 * limits::kRingEntries;
   static constexpr std::uint64_t kDirty = kReplyRing + 64 * limits::kRingEntries;  // 16 x u64
   static constexpr std::uint64_t kRecords = kDirty + 4096;
@@ -76,12 +84,12 @@ struct SessionHeader {
   // Client's line.
   alignas(128) std::atomic<std::uint64_t> command_tail;  // commands pushed
   std::atomic<std::uint64_t> client_bell;                // rises with every push and dirty bit
-  std::atomic<std::uint32_t> client_sleeping;            // threads that block in wait()
+  std::atomic<std::uint32_t> client_sleepers;            // threads on the futex in wait()
   // Client's second line: consumed replies (read by the Manager for ring space).
   alignas(128) std::atomic<std::uint64_t> reply_head;
   // Manager's lines.
   alignas(128) std::atomic<std::uint64_t> reply_tail;
-  std::atomic<std::uint64_t> manager_bell;               // rises with every reply and record change
+  std::atomic<std::uint64_t> manager_bell;  // rises with every reply and record change
   std::atomic<std::uint32_t> manager_sleeping;
   alignas(128) std::atomic<std::uint64_t> command_head;
 };
@@ -103,11 +111,11 @@ class SessionMemory {
 
   int fd() const { return fd_.get(); }
   SessionHeader& header() const;
-  RecordLayout& record(RecordIndex index) const;          // index < limits::kRecords (checked)
-  std::byte* slot(std::uint32_t index) const;             // limits::kDescriptorSlotBytes
-  std::byte* plan_bank() const;                           // limits::kPlanBankBytes
+  RecordLayout& record(RecordIndex index) const;                // index < limits::kRecords (checked)
+  std::byte* slot(std::uint32_t index) const;                   // limits::kDescriptorSlotBytes
+  std::byte* plan_bank() const;                                 // limits::kPlanBankBytes
   std::atomic<std::uint64_t>& dirty(std::uint32_t word) const;  // word < 16
-  std::byte* ring(Side producer) const;                   // kRingEntries x 64 bytes
+  std::byte* ring(Side producer) const;                         // kRingEntries x 64 bytes
 
  private:
   SessionMemory() = default;
