@@ -1,0 +1,253 @@
+// orbitkv._core: client.h for Python, call by call. Everything that waits or copies
+// runs without the GIL. Failing outcomes become the exceptions of orbitkv/errors.py.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bindings/block_hashes.h"
+#include "orbitkv/client.h"
+
+namespace orbitkv::python {
+namespace {
+
+using client::Client;
+using client::OperationHandle;
+using client::Outcome;
+using client::RegistrationHandle;
+using Indices = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+struct OutcomeError {
+  Outcome outcome;
+};
+
+void check(Outcome outcome) {
+  if (!outcome.ok()) throw OutcomeError{std::move(outcome)};
+}
+
+template <class Id>
+Id to_id(nb::bytes text) {
+  Id id;
+  if (text.size() != id.bytes.size()) throw nb::value_error("an id has 16 bytes");
+  std::memcpy(id.bytes.data(), text.c_str(), id.bytes.size());
+  return id;
+}
+
+nb::bytes from_lease(const LeaseId& lease) {
+  return nb::bytes(reinterpret_cast<const char*>(lease.bytes.data()), lease.bytes.size());
+}
+
+std::span<const std::uint32_t> view(const Indices& indices) { return {indices.data(), indices.size()}; }
+
+// Runs `call` without the GIL and raises what it reports once the GIL is back.
+template <class F>
+void without_gil(F&& call) {
+  Outcome outcome;
+  {
+    nb::gil_scoped_release release;
+    outcome = call();
+  }
+  check(std::move(outcome));
+}
+
+std::unique_ptr<Client> open(const client::Options& options) {
+  std::unique_ptr<Client> result;
+  without_gil([&] {
+    Outcome outcome;
+    result = Client::open(options, outcome);
+    return outcome;
+  });
+  return result;
+}
+
+std::uint64_t register_rank(Client& self, const client::Registration& registration) {
+  RegistrationHandle handle;
+  without_gil([&] { return self.register_rank(registration, handle); });
+  return handle.value;
+}
+
+nb::tuple query_candidates(Client& self, nb::bytes instance, const BlockHashes& hashes,
+                           const std::string& request_id, std::uint16_t group) {
+  client::Candidates out;
+  const auto id = to_id<InstanceId>(instance);
+  without_gil([&] { return self.query_candidates(id, hashes.view(), request_id, group, out); });
+  return nb::make_tuple(out.hit_blocks, out.hit_positions);
+}
+
+nb::tuple query_prefetch(Client& self, nb::bytes instance, const BlockHashes& hashes,
+                         const std::string& request_id, std::uint16_t group) {
+  client::Ready out;
+  const auto id = to_id<InstanceId>(instance);
+  without_gil([&] { return self.query_prefetch(id, hashes.view(), request_id, group, out); });
+  return nb::make_tuple(out.hit_blocks, from_lease(out.lease));
+}
+
+// groups: [(group, uint32 array of blocks, BlockHashes)]
+std::uint64_t start_save(Client& self, std::uint64_t registration, nb::list groups) {
+  std::vector<Indices> keep;
+  std::vector<client::SaveGroup> parts;
+  for (nb::handle item : groups) {
+    auto entry = nb::cast<nb::tuple>(item);
+    keep.push_back(nb::cast<Indices>(entry[1]));
+    parts.push_back({nb::cast<std::uint16_t>(entry[0]), view(keep.back()),
+                     nb::cast<const BlockHashes&>(entry[2]).view()});
+  }
+  OperationHandle handle;
+  without_gil([&] { return self.start_save({registration}, parts, handle); });
+  return handle.value;
+}
+
+// loads: [(lease, group, uint32 array of blocks)]
+std::uint64_t start_restore(Client& self, std::uint64_t registration, nb::list loads) {
+  std::vector<Indices> keep;
+  std::vector<client::Load> parts;
+  for (nb::handle item : loads) {
+    auto entry = nb::cast<nb::tuple>(item);
+    keep.push_back(nb::cast<Indices>(entry[2]));
+    parts.push_back({to_id<LeaseId>(nb::cast<nb::bytes>(entry[0])), nb::cast<std::uint16_t>(entry[1]),
+                     view(keep.back())});
+  }
+  OperationHandle handle;
+  without_gil([&] { return self.start_restore({registration}, parts, handle); });
+  return handle.value;
+}
+
+nb::tuple to_tuple(const client::OperationStatus& s) {
+  return nb::make_tuple(s.done, s.success, s.blocks, s.message);
+}
+
+nb::tuple wait(Client& self, std::uint64_t handle, std::uint32_t timeout_ms) {
+  client::OperationStatus status;
+  {
+    nb::gil_scoped_release release;
+    status = self.wait({handle}, timeout_ms);
+  }
+  return to_tuple(status);
+}
+
+std::vector<std::uint64_t> take_completed(Client& self) {
+  std::vector<std::uint64_t> out;
+  for (OperationHandle handle : self.take_completed()) out.push_back(handle.value);
+  return out;
+}
+
+nb::tuple health(const Client& self) {
+  const client::Health h = self.health();
+  return nb::make_tuple(h.connected, h.incarnation, h.reconnects, h.open_operations, h.message);
+}
+
+std::string status(Client& self) {
+  std::string json;
+  without_gil([&] { return self.status(json); });
+  return json;
+}
+
+void bind_values(nb::module_& m) {
+  nb::class_<client::Options>(m, "Options")
+      .def(nb::init<>())
+      .def_rw("bootstrap_socket", &client::Options::bootstrap_socket)
+      .def_rw("name", &client::Options::name)
+      .def_rw("timeout_ms", &client::Options::timeout_ms)
+      .def_rw("spin_iterations", &client::Options::spin_iterations)
+      .def_rw("verify", &client::Options::verify)
+      .def_rw("inline_copies", &client::Options::inline_copies);
+  nb::class_<client::Registration>(m, "RegistrationSpec")
+      .def(nb::init<>())
+      .def_prop_rw(
+          "instance", [](const client::Registration& r) { return nb::bytes(
+                          reinterpret_cast<const char*>(r.instance.bytes.data()), r.instance.bytes.size()); },
+          [](client::Registration& r, nb::bytes id) { r.instance = to_id<InstanceId>(id); })
+      .def_rw("name_space", &client::Registration::name_space)
+      .def_rw("rank", &client::Registration::rank)
+      .def_rw("world_size", &client::Registration::world_size)
+      .def_rw("device", &client::Registration::device)
+      .def_rw("num_blocks", &client::Registration::num_blocks)
+      .def_rw("block_tokens", &client::Registration::block_tokens)
+      .def("add_group", [](client::Registration& r, std::uint16_t id, std::uint16_t shard, std::uint16_t shards,
+                           bool writer) { r.groups.push_back({id, shard, shards, writer}); },
+           nb::arg("id"), nb::arg("shard"), nb::arg("shards"), nb::arg("writer"))
+      .def("add_layer", [](client::Registration& r, client::Layer layer, std::uintptr_t address) {
+             layer.base = reinterpret_cast<std::byte*>(address);
+             r.layers.push_back(std::move(layer));
+           }, nb::arg("layer"), nb::arg("address"));
+  nb::class_<client::Layer>(m, "LayerSpec")
+      .def(nb::init<>())
+      .def_rw("name", &client::Layer::name)
+      .def_rw("group", &client::Layer::group)
+      .def_rw("component", &client::Layer::component)
+      .def_rw("bytes", &client::Layer::bytes)
+      .def_rw("block_stride", &client::Layer::block_stride)
+      .def_rw("rows", &client::Layer::rows)
+      .def_rw("row_bytes", &client::Layer::row_bytes)
+      .def_rw("row_stride", &client::Layer::row_stride);
+}
+
+void bind_client(nb::module_& m) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Client>(m, "Client")
+      .def(nb::new_(&open), nb::arg("options"))
+      .def("wait_connected", [](Client& self, std::uint32_t timeout_ms) {
+             without_gil([&] { return self.wait_connected(timeout_ms); });
+           }, nb::arg("timeout_ms"))
+      .def("register_rank", &register_rank, nb::arg("registration"))
+      .def("unregister", [](Client& self, std::uint64_t registration) {
+             without_gil([&] { return self.unregister({registration}); });
+           }, nb::arg("registration"))
+      .def("query_candidates", &query_candidates, nb::arg("instance"), nb::arg("hashes"),
+           nb::arg("request_id"), nb::arg("group"))
+      .def("query_prefetch", &query_prefetch, nb::arg("instance"), nb::arg("hashes"),
+           nb::arg("request_id"), nb::arg("group"))
+      .def("release", [](Client& self, nb::bytes lease) {
+             const auto id = to_id<LeaseId>(lease);
+             without_gil([&] { return self.release(id); });
+           }, nb::arg("lease"))
+      .def("cancel_query", [](Client& self, nb::bytes instance, const std::string& request_id,
+                              std::uint16_t group) {
+             const auto id = to_id<InstanceId>(instance);
+             without_gil([&] { return self.cancel_query(id, request_id, group); });
+           }, nb::arg("instance"), nb::arg("request_id"), nb::arg("group"))
+      .def("ping", [](Client& self) { without_gil([&] { return self.ping(); }); })
+      .def("start_save", &start_save, nb::arg("registration"), nb::arg("groups"))
+      .def("start_restore", &start_restore, nb::arg("registration"), nb::arg("loads"))
+      .def("poll", [](Client& self, std::uint64_t handle) { return to_tuple(self.poll({handle})); },
+           nb::arg("handle"))
+      .def("wait", &wait, nb::arg("handle"), nb::arg("timeout_ms"))
+      .def("take_completed", &take_completed)
+      .def("completion_fd", &Client::completion_fd)
+      .def("drop", [](Client& self, std::uint64_t handle) { self.drop({handle}); }, nb::arg("handle"))
+      .def("health", &health)
+      .def("peer_alive", &Client::peer_alive)
+      .def("status", &status)
+      .def("close", &Client::close, Release());
+}
+
+void raise_outcome(const std::exception_ptr& p, void*) {
+  try {
+    std::rethrow_exception(p);
+  } catch (const OutcomeError& e) {
+    nb::object error = nb::module_::import_("orbitkv.errors")
+                           .attr("from_outcome")(static_cast<int>(e.outcome.action), e.outcome.message);
+    PyErr_SetObject(error.type().ptr(), error.ptr());
+  }
+}
+
+}  // namespace
+}  // namespace orbitkv::python
+
+NB_MODULE(_core, m) {
+  m.doc() = "Native part of the orbitkv package; use orbitkv.CacheManagerClient.";
+  m.attr("HOLE") = orbitkv::kHole;
+  nanobind::register_exception_translator(orbitkv::python::raise_outcome);
+  orbitkv::python::bind_block_hashes(m);
+  orbitkv::python::bind_values(m);
+  orbitkv::python::bind_client(m);
+}

@@ -1,0 +1,54 @@
+"""OrbitKV: KV pages that outlive the engine. The client of a Manager on this host.
+
+Importing this package starts no thread and opens no socket.
+"""
+
+from orbitkv.client import (
+    BlockHashes,
+    CacheManagerClient,
+    Group,
+    Health,
+    Layer,
+    QueryCandidates,
+    QueryLoading,
+    QueryReady,
+    Registration,
+    RestoreHandle,
+    RestoreStatus,
+    SaveHandle,
+    SaveStatus,
+)
+from orbitkv.errors import (
+    Action,
+    BugError,
+    ManagerUnavailableError,
+    OrbitKVError,
+    RecomputeError,
+    RejectedError,
+    RetryLaterError,
+    SaveNotSubmittedError,
+)
+
+__all__ = [
+    "Action",
+    "BlockHashes",
+    "BugError",
+    "CacheManagerClient",
+    "Group",
+    "Health",
+    "Layer",
+    "ManagerUnavailableError",
+    "OrbitKVError",
+    "QueryCandidates",
+    "QueryLoading",
+    "QueryReady",
+    "RecomputeError",
+    "RejectedError",
+    "Registration",
+    "RestoreHandle",
+    "RestoreStatus",
+    "RetryLaterError",
+    "SaveHandle",
+    "SaveNotSubmittedError",
+    "SaveStatus",
+]

@@ -1,0 +1,329 @@
+"""CacheManagerClient: one session of this process with the Manager of this host.
+
+All calls are thread-safe, have a deadline and release the GIL while they wait or copy.
+Engine pages are lent from save()/start_restore() until the operation is done; dropping
+a handle cancels nothing, and a wait that times out keeps everything as it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orbitkv import _core
+from orbitkv._core import BlockHashes
+from orbitkv.errors import OrbitKVError, SaveNotSubmittedError
+
+NO_LEASE = bytes(16)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One fragment of every block: row r of block b starts b*block_stride + r*row_stride
+    bytes behind the start of `tensor` and holds row_bytes."""
+
+    name: str
+    group: int
+    component: int
+    tensor: Any
+    block_stride: int
+    rows: int
+    row_bytes: int
+    row_stride: int = 0
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of layers of this rank: which shard of its blocks it reads and writes."""
+
+    id: int = 0
+    shard: int = 0
+    shards: int = 1
+    writer: bool = True
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Registered memory. Keeps the tensors alive; survives a Manager restart."""
+
+    handle: int
+    layers: tuple[Layer, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class QueryCandidates:
+    hit_blocks: int
+    hit_positions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class QueryReady:
+    """The leading run is leased: restore it, or release the lease."""
+
+    hit_blocks: int
+    lease: bytes
+
+
+@dataclass(frozen=True)
+class QueryLoading:
+    """The blocks are on their way into memory: ask again."""
+
+    hit_blocks: int
+
+
+@dataclass(frozen=True)
+class SaveHandle:
+    value: int
+
+
+@dataclass(frozen=True)
+class RestoreHandle:
+    value: int
+
+
+@dataclass(frozen=True)
+class SaveStatus:
+    done: bool
+    success: bool
+    message: str
+    blocks: int = 0
+
+
+@dataclass(frozen=True)
+class RestoreStatus:
+    done: bool
+    success: bool
+    message: str
+    blocks: int = 0
+
+
+@dataclass(frozen=True)
+class Health:
+    connected: bool
+    incarnation: int
+    reconnects: int
+    open_operations: int
+    message: str
+
+
+class CacheManagerClient:
+    """Opening succeeds without a Manager: the client goes on trying in the background."""
+
+    def __init__(
+        self,
+        bootstrap_socket: str | None = None,
+        instance_id: bytes = NO_LEASE,
+        timeout_ms: int = 5000,
+        spin_iterations: int = 64,
+        *,
+        name: str = "python",
+        verify: bool = True,
+        inline_copies: bool = True,
+    ) -> None:
+        if len(instance_id) != 16:
+            raise ValueError("instance_id has 16 bytes: uuid.UUID(engine_id).bytes")
+        options = _core.Options()
+        options.bootstrap_socket = bootstrap_socket or ""
+        options.name = name
+        options.timeout_ms = timeout_ms
+        options.spin_iterations = spin_iterations
+        options.verify = verify
+        options.inline_copies = inline_copies
+        self.instance_id = instance_id
+        self._timeout_ms = timeout_ms
+        self._core = _core.Client(options)
+
+    @staticmethod
+    def hashes(items: Iterable[bytes] | bytes) -> BlockHashes:
+        """From an iterable of hashes, or from their concatenation."""
+        if isinstance(items, BlockHashes):
+            return items
+        return BlockHashes.from_bytes(items) if isinstance(items, bytes) else BlockHashes(items)
+
+    def wait_connected(self, timeout: float | None = None) -> None:
+        self._core.wait_connected(self._milliseconds(timeout))
+
+    # ---- memory ----
+
+    def register(
+        self,
+        namespace: str,
+        rank: int,
+        world_size: int,
+        device: str,
+        layers: Sequence[Layer],
+        num_blocks: int,
+        block_tokens: int,
+        groups: Sequence[Group] = (Group(),),
+    ) -> Registration:
+        spec = _core.RegistrationSpec()
+        spec.instance = self.instance_id
+        spec.name_space = namespace
+        spec.rank, spec.world_size, spec.device = rank, world_size, device
+        spec.num_blocks, spec.block_tokens = num_blocks, block_tokens
+        for group in groups:
+            spec.add_group(group.id, group.shard, group.shards, group.writer)
+        for layer in layers:
+            address, size = _memory_of(layer.tensor)
+            spec.add_layer(_layer_spec(layer, size), address)
+        return Registration(self._core.register_rank(spec), tuple(layers))
+
+    def unregister(self, registration: Registration) -> None:
+        self._core.unregister(registration.handle)
+
+    # ---- lookup ----
+
+    def query_candidates(
+        self, instance: bytes, hashes: Iterable[bytes], req_id: str, group_id: int = 0
+    ) -> QueryCandidates:
+        """Which positions are there. Pins nothing."""
+        blocks, positions = self._core.query_candidates(instance, self.hashes(hashes), req_id, group_id)
+        return QueryCandidates(blocks, tuple(positions))
+
+    def query_prefetch(
+        self,
+        instance: bytes,
+        hashes: Iterable[bytes],
+        req_id: str,
+        wait_for_full_prefix: bool = False,
+        group_id: int = 0,
+    ) -> QueryReady | QueryLoading:
+        """Leases the leading run. The same request and hashes get the same lease again.
+
+        Everything is in memory so far, so the answer is always Ready and
+        `wait_for_full_prefix` has nothing to wait for.
+        """
+        del wait_for_full_prefix
+        blocks, lease = self._core.query_prefetch(instance, self.hashes(hashes), req_id, group_id)
+        return QueryReady(blocks, lease)
+
+    def release(self, lease: bytes) -> None:
+        self._core.release(lease)
+
+    def cancel_query(self, instance: bytes, req_id: str, group_id: int = 0) -> None:
+        self._core.cancel_query(instance, req_id, group_id)
+
+    # ---- save ----
+
+    def save(
+        self,
+        registration: Registration,
+        groups: Sequence[tuple[int, Sequence[int], Iterable[bytes]]],
+        ready_stream: int = 0,
+    ) -> SaveHandle:
+        """Lends the pages until the save is done. SaveNotSubmittedError: nothing was lent."""
+        _host_only(ready_stream)
+        parts = [(group, array("I", blocks), self.hashes(hashes)) for group, blocks, hashes in groups]
+        try:
+            return SaveHandle(self._core.start_save(registration.handle, parts))
+        except OrbitKVError as error:
+            raise SaveNotSubmittedError(str(error), error.action) from error
+
+    def poll_save(self, handle: SaveHandle) -> SaveStatus:
+        return _status(SaveStatus, self._core.poll(handle.value))
+
+    def wait_save(self, handle: SaveHandle, timeout: float | None = None) -> SaveStatus:
+        """timeout in seconds, None: the client's. Not done after it: still lent."""
+        return _status(SaveStatus, self._core.wait(handle.value, self._milliseconds(timeout)))
+
+    # ---- restore ----
+
+    def start_restore(
+        self,
+        registration: Registration,
+        loads: Sequence[tuple[bytes, Sequence[Sequence[int | None]]]],
+        ready_stream: int = 0,
+        layer_events: Sequence[tuple[int, int]] = (),
+    ) -> RestoreHandle:
+        """loads: (lease, for each group one block id per leased block; None is skipped)."""
+        _host_only(ready_stream)
+        if layer_events:
+            raise ValueError("layer_events need a device copier; this build has the host copier only")
+        parts = [
+            (lease, group, array("I", [_core.HOLE if block is None else block for block in blocks]))
+            for lease, per_group in loads
+            for group, blocks in enumerate(per_group)
+        ]
+        return RestoreHandle(self._core.start_restore(registration.handle, parts))
+
+    def wait_restore_enqueued(self, handle: RestoreHandle, timeout: float | None = None) -> RestoreStatus:
+        """With the host copier enqueued and done are one."""
+        return self.wait_restore(handle, timeout)
+
+    def poll_restore(self, handle: RestoreHandle) -> RestoreStatus:
+        return _status(RestoreStatus, self._core.poll(handle.value))
+
+    def wait_restore(self, handle: RestoreHandle, timeout: float | None = None) -> RestoreStatus:
+        return _status(RestoreStatus, self._core.wait(handle.value, self._milliseconds(timeout)))
+
+    def forget(self, handle: SaveHandle | RestoreHandle) -> None:
+        """Drops the result of an operation; an open one goes on."""
+        self._core.drop(handle.value)
+
+    # ---- session ----
+
+    @property
+    def completion_fd(self) -> int:
+        """An eventfd that is readable when operations ended; see take_completed()."""
+        return self._core.completion_fd()
+
+    def take_completed(self) -> list[int]:
+        """Values of the handles that ended since the last call, each once."""
+        return self._core.take_completed()
+
+    def health(self) -> Health:
+        return Health(*self._core.health())
+
+    def peer_alive(self) -> bool:
+        return self._core.peer_alive()
+
+    def status(self) -> dict[str, Any]:
+        """The Manager's status."""
+        return json.loads(self._core.status())
+
+    def close(self) -> None:
+        self._core.close()
+
+    def __enter__(self) -> CacheManagerClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _milliseconds(self, timeout: float | None) -> int:
+        return self._timeout_ms if timeout is None else max(0, int(timeout * 1000))
+
+
+def _status(kind: Any, core: tuple[bool, bool, int, str]) -> Any:
+    done, success, blocks, message = core
+    return kind(done, success, message, blocks)
+
+
+def _host_only(ready_stream: int) -> None:
+    if ready_stream:
+        raise ValueError("ready_stream needs a device copier; this build has the host copier only")
+
+
+def _layer_spec(layer: Layer, size: int) -> _core.LayerSpec:
+    spec = _core.LayerSpec()
+    spec.name, spec.group, spec.component, spec.bytes = layer.name, layer.group, layer.component, size
+    spec.block_stride, spec.rows = layer.block_stride, layer.rows
+    spec.row_bytes, spec.row_stride = layer.row_bytes, layer.row_stride or layer.row_bytes
+    return spec
+
+
+def _memory_of(tensor: Any) -> tuple[int, int]:
+    """Address of the first element and the bytes from there to the end of the allocation."""
+    if hasattr(tensor, "untyped_storage"):
+        skipped = tensor.storage_offset() * tensor.element_size()
+        return tensor.data_ptr(), tensor.untyped_storage().nbytes() - skipped
+    if hasattr(tensor, "__array_interface__"):
+        return tensor.__array_interface__["data"][0], tensor.nbytes
+    memory = memoryview(tensor).cast("B")
+    if memory.readonly:
+        raise ValueError("the memory of a layer must be writable")
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory)), memory.nbytes

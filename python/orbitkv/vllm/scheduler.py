@@ -1,0 +1,294 @@
+"""Scheduler side: looks blocks up, leases them, decides what a step loads and publishes.
+
+Runs on the engine's only scheduling thread: one short call to the Manager per lookup,
+no waiting for bytes. State is one record a request and one a save job in flight.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from orbitkv.errors import OrbitKVError
+from orbitkv.vllm.availability import Availability
+from orbitkv.vllm.metadata import NOTHING, LoadTask, SaveTask, StepTasks, WorkerReport
+
+logger = logging.getLogger("vllm.orbitkv")
+
+_LOOKUP_FRESH_S = 0.25  # a repeated lookup asks the Manager again after this
+_PIN_WAIT_S = 1.0  # the scheduler waits this long for pins before it preempts
+_PIN_SHARE = 0.5  # of the engine's blocks; more is not published
+
+
+@dataclass
+class Lookup:
+    """The answer for blocks [first, total) of a request; the lease is ours."""
+
+    first: int
+    total: int
+    blocks: int
+    lease: bytes
+    asked: float
+
+
+@dataclass
+class RequestState:
+    request: Any
+    hashes: Any = None  # of the client, covers len(hashes) blocks
+    lookup: Lookup | None = None
+    loading: range | None = None  # positions under load
+    refused: set[bytes] = field(default_factory=set)  # keys that failed for this request
+
+
+@dataclass
+class Pin:
+    """Blocks that workers copy from, held by reference count."""
+
+    blocks: list[Any]
+    workers: int
+    since: float
+
+
+class SchedulerSide:
+    def __init__(
+        self,
+        client: Any,
+        *,
+        block_tokens: int,
+        workers: int = 1,
+        read: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._instance = client.instance_id
+        self._block_tokens = block_tokens
+        self._workers = workers
+        self._read = read
+        self._write = True
+        self._clock = clock
+        self._availability = Availability(clock, "cached prefixes are computed again and nothing is published")
+        self._requests: dict[str, RequestState] = {}
+        self._loads: list[LoadTask] = []
+        self._pins: dict[int, Pin] = {}
+        self._pinned_blocks = 0
+        self._next_job = 1
+        self._pool: Any = None
+        self._check_hashes: Callable[[], str | None] | None = None
+
+    def bind_pool(self, pool: Any) -> None:
+        self._pool = pool
+
+    def check_hashes_with(self, check: Callable[[], str | None]) -> None:
+        """`check` runs before the first lookup and says why blocks would be misnamed."""
+        self._check_hashes = check
+
+    # ---- lookup ----
+
+    def matched_tokens(self, request: Any, computed: int) -> tuple[int, bool]:
+        """Tokens beyond `computed` that a load can bring. Repeating it changes nothing."""
+        state = self._state(request)
+        state.request = request
+        if not self._may_read(request) or state.loading is not None:
+            return 0, False
+        first = computed // self._block_tokens
+        total = self._offerable(state, first)
+        if total <= first:
+            self._release(state)
+            return 0, False
+        lookup = self._look_up(state, first, total)
+        if lookup is None or lookup.blocks == 0:
+            return 0, False
+        return lookup.blocks * self._block_tokens, True
+
+    def _may_read(self, request: Any) -> bool:
+        if self._check_hashes is not None:
+            problem, self._check_hashes = self._check_hashes(), None
+            if problem:
+                logger.warning("OrbitKV is off for this engine: %s", problem)
+                self._read = self._write = False
+        parameters = getattr(request, "kv_transfer_params", None) or {}
+        return (
+            self._read
+            and not getattr(request, "skip_reading_prefix_cache", False)
+            and not parameters.get("do_remote_prefill")
+        )
+
+    def _offerable(self, state: RequestState, first: int) -> int:
+        """End of the run from `first` without a key that failed for this request."""
+        hashes = state.request.block_hashes
+        total = min(len(hashes), state.request.num_tokens // self._block_tokens)
+        if state.refused:
+            for position in range(first, total):
+                if hashes[position] in state.refused:
+                    return position
+        return total
+
+    def _look_up(self, state: RequestState, first: int, total: int) -> Lookup | None:
+        now = self._clock()
+        held = state.lookup
+        if held is not None:
+            same = (held.first, held.total) == (first, total)
+            if same and now - held.asked < _LOOKUP_FRESH_S:
+                return held
+            if not same:
+                self._release(state)
+        if not self._availability.may_try():
+            return None
+        if state.hashes is None or len(state.hashes) < total:
+            state.hashes = self._client.hashes(state.request.block_hashes)
+        try:
+            ready = self._client.query_prefetch(
+                self._instance, state.hashes[first:total], state.request.request_id
+            )
+        except OrbitKVError as error:
+            self._availability.failed(error)
+            state.lookup = None
+            return None
+        self._availability.worked()
+        state.lookup = Lookup(first, total, getattr(ready, "hit_blocks", 0), getattr(ready, "lease", b""), now)
+        return state.lookup
+
+    def _release(self, state: RequestState) -> None:
+        lookup, state.lookup = state.lookup, None
+        if lookup is not None and lookup.blocks:
+            self._end_lease(lookup.lease)
+
+    def _end_lease(self, lease: bytes) -> None:
+        if not self._availability.may_try():
+            return  # it ends by its time or with the session
+        try:
+            self._client.release(lease)
+        except OrbitKVError as error:
+            logger.debug("OrbitKV: a lease was not released: %s", error)
+
+    # ---- loads ----
+
+    def allocated(self, request: Any, block_ids: list[int], external_tokens: int) -> None:
+        """Blocks were allocated; with external_tokens > 0 some of them are to be loaded."""
+        state = self._state(request)
+        state.request = request
+        if external_tokens == 0:
+            self._release(state)
+            return
+        lookup, state.lookup = state.lookup, None
+        if lookup is None:  # cannot be, but an assertion would end the engine
+            logger.error("OrbitKV: %s is to load without a lookup; it is computed", request.request_id)
+            lookup = Lookup(0, 0, external_tokens // self._block_tokens, bytes(16), 0.0)
+        count = external_tokens // self._block_tokens
+        targets: list[int | None] = list(block_ids[lookup.first : lookup.first + count])
+        targets += [None] * (lookup.blocks - len(targets))
+        state.loading = range(lookup.first, lookup.first + count)
+        self._loads.append(LoadTask(request.request_id, lookup.lease, tuple(targets)))
+
+    # ---- the step ----
+
+    def step_tasks(self, output: Any) -> StepTasks:
+        loads, self._loads = tuple(self._loads), []
+        saves = self._saves(output) if self._write else ()
+        return StepTasks(loads, saves) if loads or saves else NOTHING
+
+    def _saves(self, output: Any) -> tuple[SaveTask, ...]:
+        blocks: dict[bytes, int] = {}
+        for req_id, computed in _scheduled(output):
+            state = self._requests.get(req_id)
+            if state is None:
+                continue
+            first = computed // self._block_tokens
+            end = (computed + output.num_scheduled_tokens.get(req_id, 0)) // self._block_tokens
+            end = min(end, len(state.request.block_hashes))
+            if end <= first:
+                continue
+            tables = output.kv_connector_block_state.get_block_ids(req_id)
+            if tables is None:
+                continue
+            for position in range(first, min(end, len(tables[0]))):
+                if tables[0][position] != 0:
+                    blocks.setdefault(state.request.block_hashes[position], tables[0][position])
+        return (self._pin(blocks),) if blocks and self._has_room(len(blocks)) else ()
+
+    def _has_room(self, count: int) -> bool:
+        return self._pool is not None and self._pinned_blocks + count <= _PIN_SHARE * len(self._pool.blocks)
+
+    def _pin(self, blocks: dict[bytes, int]) -> SaveTask:
+        """A reference each, so that preemption, abort and finish leave the bytes alone."""
+        job, self._next_job = self._next_job, self._next_job + 1
+        held = [self._pool.blocks[block] for block in blocks.values()]
+        self._pool.touch(held)
+        self._pins[job] = Pin(held, self._workers, self._clock())
+        self._pinned_blocks += len(held)
+        return SaveTask(job, tuple(blocks.values()), b"".join(blocks))
+
+    # ---- results ----
+
+    def worker_output(self, output: Any) -> None:
+        report = getattr(output, "kv_connector_worker_meta", None)
+        if isinstance(report, WorkerReport):
+            for job, workers in report.released.items():
+                self._unpin(job, workers)
+        failed = getattr(output, "failed_recving", None) or ()
+        for req_id in getattr(output, "finished_recving", None) or ():
+            state = self._requests.get(req_id)
+            if state is None or state.loading is None:
+                continue
+            if req_id in failed:
+                state.refused.update(state.request.block_hashes[p] for p in state.loading)
+            state.loading = None
+
+    def _unpin(self, job: int, workers: int) -> None:
+        pin = self._pins.get(job)
+        if pin is None:
+            return
+        pin.workers -= workers
+        if pin.workers > 0:
+            return
+        del self._pins[job]
+        self._pinned_blocks -= len(pin.blocks)
+        self._pool.free_blocks(reversed(pin.blocks))  # the prefix is evicted last
+
+    def frees_soon(self) -> bool:
+        """Blocks that only we hold come free by themselves: waiting beats preempting."""
+        oldest = self._clock() - _PIN_WAIT_S
+        return any(
+            block.ref_cnt == 1 for pin in self._pins.values() if pin.since > oldest for block in pin.blocks
+        )
+
+    def has_open_saves(self) -> bool:
+        return bool(self._pins)
+
+    # ---- end of life ----
+
+    def finished(self, req_id: str) -> None:
+        state = self._requests.pop(req_id, None)
+        if state is not None:
+            self._release(state)
+
+    def reset(self) -> bool:
+        """The stored pages must not be used any more (new weights under the old name)."""
+        logger.warning(
+            "OrbitKV: the connector cache was reset; this engine neither reads nor publishes until it is "
+            "restarted. Other engines of the same namespace are not affected."
+        )
+        self._read = self._write = False
+        for state in self._requests.values():
+            self._release(state)
+        return True
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _state(self, request: Any) -> RequestState:
+        state = self._requests.get(request.request_id)
+        if state is None:
+            state = self._requests[request.request_id] = RequestState(request)
+        return state
+
+
+def _scheduled(output: Any) -> Any:
+    """(request id, tokens computed before this step) of every scheduled request."""
+    for new in output.scheduled_new_reqs:
+        yield new.req_id, new.num_computed_tokens
+    cached = output.scheduled_cached_reqs
+    yield from zip(cached.req_ids, cached.num_computed_tokens)

@@ -1,0 +1,156 @@
+"""Worker side: registers the pages, submits loads and saves, reports what ended.
+
+Submitting is all that a step pays for; copies run on the client's executor without the
+GIL. Nothing here raises for trouble with the Manager: a load fails (and is computed), a
+save is given up (and is a miss later).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from orbitkv.errors import OrbitKVError
+from orbitkv.vllm.availability import Availability
+from orbitkv.vllm.metadata import LoadTask, SaveTask, WorkerReport
+
+logger = logging.getLogger("vllm.orbitkv")
+
+
+@dataclass(frozen=True)
+class RankSpec:
+    """What register() needs, kept for a Manager that comes later."""
+
+    namespace: str
+    rank: int
+    world_size: int
+    device: str
+    layers: list[Any]
+    num_blocks: int
+    block_tokens: int
+    groups: list[Any]
+
+
+class WorkerSide:
+    def __init__(self, client: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        # The scheduler side speaks for both about an absent Manager.
+        self._availability = Availability(clock, "pages are not shared", quiet=True)
+        self._spec: RankSpec | None = None
+        self._registration: Any = None
+        self._loads: dict[str, Any] = {}  # request -> handle
+        self._saves: dict[int, Any] = {}  # job -> handle
+        self._failed: set[str] = set()  # loads that never started
+        self._released: set[int] = set()  # jobs that never started
+        self._said: set[str] = set()
+
+    def register(self, spec: RankSpec) -> None:
+        self._spec = spec
+        self._ready()
+
+    def _ready(self) -> bool:
+        """True once the pages are registered; tries again after a pause if not."""
+        if self._registration is not None:
+            return True
+        if self._spec is None or not self._availability.may_try():
+            return False
+        spec = self._spec
+        try:
+            self._registration = self._client.register(
+                spec.namespace, spec.rank, spec.world_size, spec.device,
+                spec.layers, spec.num_blocks, spec.block_tokens, spec.groups,
+            )  # fmt: skip
+        except OrbitKVError as error:
+            self._trouble("the pages are not registered", error)
+            return False
+        self._availability.worked()
+        return True
+
+    # ---- submit ----
+
+    def start_loads(self, tasks: Iterable[LoadTask]) -> None:
+        for task in tasks:
+            handle = self._start_load(task)
+            if handle is None:
+                self._failed.add(task.req_id)
+            else:
+                self._loads[task.req_id] = handle
+
+    def _start_load(self, task: LoadTask) -> Any:
+        if not self._ready():
+            return None
+        try:
+            handle = self._client.start_restore(self._registration, [(task.lease, [task.blocks])])
+        except OrbitKVError as error:
+            self._trouble("a load was not started", error)
+            return None
+        self._availability.worked()
+        return handle
+
+    def start_saves(self, tasks: Iterable[SaveTask]) -> None:
+        for task in tasks:
+            handle = self._start_save(task)
+            if handle is None:
+                self._released.add(task.job)
+            else:
+                self._saves[task.job] = handle
+
+    def _start_save(self, task: SaveTask) -> Any:
+        if not self._ready() or not self._availability.may_try():
+            return None
+        try:
+            handle = self._client.save(
+                self._registration, [(0, task.blocks, self._client.hashes(task.hashes))]
+            )
+        except OrbitKVError as error:
+            self._trouble("a save was not submitted", error)
+            return None
+        self._availability.worked()
+        return handle
+
+    # ---- report ----
+
+    def ended_loads(self) -> tuple[set[str], set[str]]:
+        """(ended, failed among them), each request once."""
+        ended, failed = set(self._failed), self._failed
+        self._failed = set()
+        for req_id, handle in list(self._loads.items()):
+            status = self._client.poll_restore(handle)
+            if not status.done:
+                continue
+            del self._loads[req_id]
+            self._client.forget(handle)
+            ended.add(req_id)
+            if not status.success:
+                failed.add(req_id)
+                self._say("OrbitKV: a load failed and is computed instead: %s", status.message)
+        return ended, failed
+
+    def report(self) -> WorkerReport | None:
+        released, self._released = self._released, set()
+        for job, handle in list(self._saves.items()):
+            status = self._client.poll_save(handle)
+            if not status.done:
+                continue
+            del self._saves[job]
+            self._client.forget(handle)
+            released.add(job)
+            if not status.success:
+                self._say("OrbitKV: pages were not published: %s", status.message)
+        return WorkerReport(dict.fromkeys(released, 1)) if released else None
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _trouble(self, what: str, error: OrbitKVError) -> None:
+        self._availability.failed(error)
+        logger.debug("OrbitKV: %s: %s", what, error)
+
+    def _say(self, text: str, message: str) -> None:
+        """Each message once, a bounded number of them; the Manager counts them all."""
+        if message not in self._said and len(self._said) < 32:
+            self._said.add(message)
+            logger.warning(text, message)
