@@ -15,32 +15,41 @@ void store(std::byte* at, T value) {
   std::memcpy(at, &value, sizeof value);
 }
 
+std::span<std::byte> grown(std::vector<std::byte>& out, std::size_t bytes) {
+  const std::size_t start = out.size();
+  out.resize(start + bytes);
+  return std::span(out).subspan(start);
+}
+
 }  // namespace
 
 FrameBuilder::FrameBuilder(FrameType type, std::size_t body_bytes, std::vector<std::byte>& out)
-    : out_(out), start_(out.size()), at_(start_ + kFrameHeaderBytes) {
-  out_.resize(at_ + body_bytes);
-  store(out_.data() + start_, kFrameMagic);
-  store(out_.data() + start_ + 6, static_cast<std::uint16_t>(type));
-  store(out_.data() + start_ + 8, static_cast<std::uint32_t>(body_bytes));
+    : FrameBuilder(type, grown(out, kFrameHeaderBytes + body_bytes)) {}
+
+FrameBuilder::FrameBuilder(FrameType type, std::span<std::byte> frame) : frame_(frame) {
+  ORBITKV_CHECK(frame.size() >= kFrameHeaderBytes, "no room for a frame header");
+  store(frame_.data(), kFrameMagic);
+  store(frame_.data() + 6, static_cast<std::uint16_t>(type));
+  store(frame_.data() + 8, static_cast<std::uint32_t>(frame.size() - kFrameHeaderBytes));
 }
 
 void FrameBuilder::zeros(std::size_t n) {
-  ORBITKV_CHECK(n <= out_.size() - at_, "frame body longer than announced");
-  std::memset(out_.data() + at_, 0, n);
+  ORBITKV_CHECK(n <= frame_.size() - at_, "frame body longer than announced");
+  std::memset(frame_.data() + at_, 0, n);
   at_ += n;
 }
 
 void FrameBuilder::finish(std::uint16_t abi) {
-  ORBITKV_CHECK(at_ == out_.size(), "frame body shorter than announced");
-  store(out_.data() + start_ + kAbiAt, abi);
-  store(out_.data() + start_ + kCrcAt, std::uint32_t{0});
-  const std::uint32_t crc = crc32c(std::span(out_).subspan(start_));
-  store(out_.data() + start_ + kCrcAt, crc);
+  ORBITKV_CHECK(at_ == frame_.size(), "frame body shorter than announced");
+  store(frame_.data() + kAbiAt, abi);
+  store(frame_.data() + kCrcAt, std::uint32_t{0});
+  const std::uint32_t crc = crc32c(frame_);
+  store(frame_.data() + kCrcAt, crc);
 }
 
-BodyReader::BodyReader(std::span<const std::byte> frame, FrameType type, std::size_t limit) : type_(type) {
-  const auto opened = open_frame(frame);
+BodyReader::BodyReader(std::span<const std::byte> frame, FrameType type, std::size_t limit, Abi abi)
+    : type_(type) {
+  const auto opened = abi == Abi::kAny ? open_frame_of_any_version(frame) : open_frame(frame);
   if (frame.size() > limit) {
     refuse("is longer than its limit");
   } else if (!opened.ok()) {

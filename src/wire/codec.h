@@ -22,8 +22,10 @@ namespace orbitkv::wire {
 
 class FrameBuilder {
  public:
-  // `body_bytes` is exact: finish() checks that all of it was written.
+  // Appends to `out`. `body_bytes` is exact: finish() checks that all of it was written.
   FrameBuilder(FrameType type, std::size_t body_bytes, std::vector<std::byte>& out);
+  // Fills `frame`, which is header and body exactly.
+  FrameBuilder(FrameType type, std::span<std::byte> frame);
 
   template <std::unsigned_integral T>
   void put(T value) {
@@ -31,8 +33,8 @@ class FrameBuilder {
   }
   void zeros(std::size_t n);
   void bytes(std::span<const std::byte> b) {
-    ORBITKV_CHECK(b.size() <= out_.size() - at_, "frame body longer than announced");
-    if (!b.empty()) std::memcpy(out_.data() + at_, b.data(), b.size());
+    ORBITKV_CHECK(b.size() <= frame_.size() - at_, "frame body longer than announced");
+    if (!b.empty()) std::memcpy(frame_.data() + at_, b.data(), b.size());
     at_ += b.size();
   }
   void text(std::string_view s) { bytes(std::as_bytes(std::span(s.data(), s.size()))); }
@@ -44,17 +46,17 @@ class FrameBuilder {
   void finish(std::uint16_t abi = kAbiVersion);
 
  private:
-  std::vector<std::byte>& out_;
-  std::size_t start_;
-  std::size_t at_;
+  std::span<std::byte> frame_;
+  std::size_t at_ = kFrameHeaderBytes;
 };
 
 // Reads the body of a frame of one type. Every getter yields zeros once something
 // was refused; the caller asks ok() (or status()) before it uses anything.
 class BodyReader {
  public:
+  enum class Abi : std::uint8_t { kOurs, kAny };  // kAny: frames frozen over all versions
   // `limit`: the most bytes that such a frame may have, header included.
-  BodyReader(std::span<const std::byte> frame, FrameType type, std::size_t limit);
+  BodyReader(std::span<const std::byte> frame, FrameType type, std::size_t limit, Abi abi = Abi::kOurs);
   BodyReader(const BodyReader&) = delete;
 
   template <std::unsigned_integral T>

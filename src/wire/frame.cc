@@ -26,17 +26,6 @@ std::uint32_t frame_crc(std::span<const std::byte> frame) {
   return crc32c(frame.subspan(kFrameHeaderBytes), head);
 }
 
-// Magic, length and CRC: the part that is the same in every version.
-Result<Header> open_any_version(std::span<const std::byte> bytes) {
-  Header header{};
-  if (bytes.size() < sizeof header) return reject("frame is shorter than its header");
-  std::memcpy(&header, bytes.data(), sizeof header);
-  if (header.magic != kFrameMagic) return reject("frame has no OrbitKV magic");
-  if (header.body_bytes != bytes.size() - sizeof header) return reject("frame has the wrong length");
-  if (header.crc != frame_crc(bytes)) return reject("frame is damaged (CRC32C)");
-  return header;
-}
-
 }  // namespace
 
 void append_frame(FrameType type, std::span<const std::byte> body, std::vector<std::byte>& out) {
@@ -45,21 +34,24 @@ void append_frame(FrameType type, std::span<const std::byte> body, std::vector<s
   builder.finish();
 }
 
-Result<FrameView> open_frame(std::span<const std::byte> bytes) {
-  ORBITKV_ASSIGN_OR_RETURN(const Header header, open_any_version(bytes));
-  if (header.abi != kAbiVersion)
-    return reject("frame has ABI version " + std::to_string(header.abi) + ", this side speaks " +
-                  std::to_string(kAbiVersion) + "; bring Manager and client to one OrbitKV version");
-  const auto type = static_cast<FrameType>(header.type);
-  if (frame_name(type).empty()) return reject("frame has unknown type " + std::to_string(header.type));
-  return FrameView{type, bytes.subspan(sizeof header)};
+Result<FrameView> open_frame_of_any_version(std::span<const std::byte> bytes) {
+  Header header{};
+  if (bytes.size() < sizeof header) return reject("frame is shorter than its header");
+  std::memcpy(&header, bytes.data(), sizeof header);
+  if (header.magic != kFrameMagic) return reject("frame has no OrbitKV magic");
+  if (header.body_bytes != bytes.size() - sizeof header) return reject("frame has the wrong length");
+  if (header.crc != frame_crc(bytes)) return reject("frame is damaged (CRC32C)");
+  return FrameView{static_cast<FrameType>(header.type), bytes.subspan(sizeof header), header.abi};
 }
 
-Result<HelloVersion> open_hello(std::span<const std::byte> bytes) {
-  ORBITKV_ASSIGN_OR_RETURN(const Header header, open_any_version(bytes));
-  if (static_cast<FrameType>(header.type) != FrameType::kHello)
-    return reject("the first frame on a socket must be a hello");
-  return HelloVersion{header.abi};
+Result<FrameView> open_frame(std::span<const std::byte> bytes) {
+  ORBITKV_ASSIGN_OR_RETURN(const FrameView view, open_frame_of_any_version(bytes));
+  if (view.abi != kAbiVersion)
+    return reject("frame has ABI version " + std::to_string(view.abi) + ", this side speaks " +
+                  std::to_string(kAbiVersion) + "; bring Manager and client to one OrbitKV version");
+  if (frame_name(view.type).empty())
+    return reject("frame has unknown type " + std::to_string(static_cast<unsigned>(view.type)));
+  return view;
 }
 
 }  // namespace orbitkv::wire

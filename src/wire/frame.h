@@ -36,6 +36,7 @@ enum class FrameType : std::uint16_t {
 struct FrameView {
   FrameType type;
   std::span<const std::byte> body;  // into the bytes given to open_frame
+  std::uint16_t abi = kAbiVersion;
 };
 
 // Appends a complete frame to `out`.
@@ -45,11 +46,9 @@ void append_frame(FrameType type, std::span<const std::byte> body, std::vector<s
 // private copy: nothing here is safe against a writer on the other side.
 Result<FrameView> open_frame(std::span<const std::byte> bytes);
 
-// The ABI version of a hello of any version: header and CRC rule never change, so
-// that a client of another version can be refused with words.
-struct HelloVersion {
-  std::uint16_t abi = 0;
-};
-Result<HelloVersion> open_hello(std::span<const std::byte> bytes);
+// The same whatever version the header names; `abi` tells which. Header and CRC rule
+// never change, so that a hello of another version can be refused with words, and the
+// words be read (SocketError is frozen too).
+Result<FrameView> open_frame_of_any_version(std::span<const std::byte> bytes);
 
 }  // namespace orbitkv::wire

@@ -51,10 +51,11 @@ void encode(const Hello& m, Buffer& out) {
 }
 
 Result<Hello> decode_hello(std::span<const std::byte> frame) {
-  ORBITKV_ASSIGN_OR_RETURN(const HelloVersion version, open_hello(frame));
+  ORBITKV_ASSIGN_OR_RETURN(const FrameView view, open_frame_of_any_version(frame));
+  if (view.type != FrameType::kHello) return reject("the first frame on a socket must be a hello");
   Hello m;
-  m.abi = version.abi;
-  if (version.abi != kAbiVersion) return m;
+  m.abi = view.abi;
+  if (view.abi != kAbiVersion) return m;
   BodyReader in(frame, FrameType::kHello, kSocket);
   m.role = static_cast<PeerRole>(in.get<std::uint8_t>());
   in.zeros(1);
@@ -327,7 +328,7 @@ void encode(const SocketError& m, Buffer& out) {
 }
 
 Result<SocketError> decode_socket_error(std::span<const std::byte> frame) {
-  BodyReader in(frame, FrameType::kSocketError, kSocket);
+  BodyReader in(frame, FrameType::kSocketError, kSocket, BodyReader::Abi::kAny);
   SocketError m;
   m.request = in.get<std::uint64_t>();
   const auto code = in.get<std::uint16_t>();

@@ -62,10 +62,9 @@ std::uint32_t restore_blocks_per_frame() {
 
 // ---- query ----
 
-void encode(const QueryRequest& m, Buffer& out) {
-  ORBITKV_CHECK(m.hashes.size() <= query_hashes_per_frame(m.request_id.size()), "query over its frame");
-  FrameBuilder f(FrameType::kQueryRequest, kQueryRequestFixed + m.hashes.size_bytes() + m.request_id.size(),
-                 out);
+namespace {
+
+void write_query(const QueryRequest& m, FrameBuilder& f) {
   f.array<std::byte>(m.instance.bytes);
   f.put(m.group.value);
   f.put(static_cast<std::uint8_t>(m.mode));
@@ -79,6 +78,27 @@ void encode(const QueryRequest& m, Buffer& out) {
   f.array(m.hashes);
   f.text(m.request_id);
   f.finish();
+}
+
+}  // namespace
+
+std::size_t query_frame_bytes(const QueryRequest& m) {
+  return kFrameHeaderBytes + kQueryRequestFixed + m.hashes.size_bytes() + m.request_id.size();
+}
+
+std::size_t encode_into(const QueryRequest& m, std::span<std::byte> out) {
+  const std::size_t bytes = query_frame_bytes(m);
+  ORBITKV_CHECK(m.hashes.size() <= query_hashes_per_frame(m.request_id.size()), "query over its frame");
+  ORBITKV_CHECK(bytes <= out.size(), "query frame does not fit");
+  FrameBuilder f(FrameType::kQueryRequest, out.first(bytes));
+  write_query(m, f);
+  return bytes;
+}
+
+void encode(const QueryRequest& m, Buffer& out) {
+  const std::size_t start = out.size();
+  out.resize(start + query_frame_bytes(m));
+  encode_into(m, std::span(out).subspan(start));
 }
 
 Result<QueryRequest> decode_query_request(std::span<const std::byte> frame) {

@@ -111,6 +111,7 @@ struct RestoreResult {
 // Sizes of complete frames, so that a grant can reserve its result area.
 std::size_t plan_frame_bytes(std::uint32_t entries);
 std::size_t result_frame_bytes(PlanKind kind, std::uint32_t entries);
+std::size_t query_frame_bytes(const QueryRequest&);
 
 // How many blocks fit one descriptor slot; longer input is split there.
 std::uint32_t query_hashes_per_frame(std::size_t request_id_bytes);
@@ -131,6 +132,10 @@ void encode(const ErrorReply&, Buffer& out);
 void encode(const Plan&, Buffer& out);
 void encode(const PublishResult&, Buffer& out);
 void encode(const RestoreResult&, Buffer& out);
+
+// Encodes in place, for the one message that is long and on a short path. Returns the
+// bytes written; `out` has at least query_frame_bytes().
+std::size_t encode_into(const QueryRequest&, std::span<std::byte> out);
 
 // decode: `frame` is one complete frame, a private copy that outlives the result.
 Result<QueryRequest> decode_query_request(std::span<const std::byte> frame);
