@@ -22,16 +22,16 @@ namespace orbitkv::device {
 struct FragmentGeometry {
   std::uint16_t layer = 0;
   std::uint16_t component = 0;
-  std::byte* base = nullptr;        // device address
-  std::uint64_t block_stride = 0;   // bytes
+  std::byte* base = nullptr;       // device address
+  std::uint64_t block_stride = 0;  // bytes
   std::uint32_t rows = 1;
   std::uint64_t row_bytes = 0;
-  std::uint64_t row_stride = 0;     // bytes; unused for one row
+  std::uint64_t row_stride = 0;  // bytes; unused for one row
   std::uint64_t bytes() const { return rows * row_bytes; }
 };
 
 struct GroupGeometry {
-  model::GroupShape shape;                    // fragments in the same order
+  model::GroupShape shape;  // fragments in the same order
   std::vector<FragmentGeometry> fragments;
   std::uint32_t num_blocks = 0;
 };
@@ -42,12 +42,12 @@ Status validate(const GroupGeometry& group);
 
 // One image of a plan.
 struct SlotCopy {
-  std::byte* image = nullptr;   // in the slab, layout.slot_bytes
-  std::uint32_t block = 0;      // engine block index
+  std::byte* image = nullptr;  // in the slab, layout.slot_bytes
+  std::uint32_t block = 0;     // engine block index
   AllocationId allocation;
   std::uint64_t seed = 0;
-  std::uint64_t digest = 0;     // restore: expected; save: result
-  bool verified = false;        // restore: result; false = at least one fragment is wrong
+  std::uint64_t digest = 0;  // restore: expected; save: result
+  bool verified = false;     // restore: result; false = at least one fragment is wrong
 };
 
 enum class Direction : std::uint8_t { kSave, kRestore };
@@ -56,15 +56,18 @@ struct CopyBatch {
   Direction direction = Direction::kSave;
   const GroupGeometry* group = nullptr;
   std::span<SlotCopy> slots;
-  std::uint64_t ready_stream = 0;   // producer (save) or previous users (restore); 0 = none
+  std::uint64_t ready_stream = 0;  // producer (save) or previous users (restore); 0 = none
 };
 
 class Copier {
  public:
   virtual ~Copier() = default;
   virtual std::string name() const = 0;  // "host avx512"
-  // Starts a batch; `batch.slots` stay valid until drain() returns. A batch accepted in
-  // part is drained before an error is reported.
+  // Starts a batch; `batch.slots` and the group stay valid until drain() returns. A batch
+  // accepted in part is drained before an error is reported.
+  // Save: fragments, then the header. Restore: the header is copied and checked against
+  // the slot first; a wrong one copies nothing. A wrong slot leaves its pages undefined and
+  // `verified` false, and is no error: the other slots go on.
   virtual Status submit(const CopyBatch& batch) = 0;
   // Blocks until everything submitted has ended; results stand in the slots. An error
   // means that no copy is running, and that the bytes of the batch are undefined.
@@ -72,7 +75,9 @@ class Copier {
 };
 
 // The CPU copier. `verify` false skips the comparison (tests of the tests only).
-struct HostCopierOptions { bool verify = true; };
+struct HostCopierOptions {
+  bool verify = true;
+};
 std::unique_ptr<Copier> make_host_copier(HostCopierOptions options = {});
 
 }  // namespace orbitkv::device

@@ -1,0 +1,190 @@
+#include "device/host/host_copier.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/checksum.h"
+#include "model/plan.h"
+#include "model/slot_image.h"
+
+namespace orbitkv::device {
+
+namespace {
+
+constexpr auto kRawEncoding = static_cast<std::uint16_t>(model::Encoding::kRaw);
+
+bool aligned(std::uint64_t value) {
+  return value % model::kSlotAlign == 0;
+}
+bool aligned(const std::byte* at) {
+  return aligned(reinterpret_cast<std::uintptr_t>(at));
+}
+
+const std::byte* page_of(const FragmentGeometry& fragment, std::uint32_t block) {
+  return fragment.base + block * fragment.block_stride;
+}
+
+// Rows without gaps are one row.
+RowCopy rows_of(const FragmentGeometry& fragment) {
+  RowCopy copy{.rows = fragment.rows, .row_bytes = fragment.row_bytes};
+  if (fragment.rows == 1 || fragment.row_stride != fragment.row_bytes) return copy;
+  copy.rows = 1;
+  copy.row_bytes = fragment.bytes();
+  return copy;
+}
+
+std::uint64_t run_kernel(const MixKernel& kernel, const RowCopy& copy, Stores stores) {
+  if (copy.rows > 1 && copy.row_bytes % 8 != 0) return mix_rows_of_any_size(copy, stores);
+  const bool streams = aligned(copy.to) && (copy.rows == 1 || aligned(copy.to_stride));
+  if (stores == Stores::kStream && !streams) stores = Stores::kNormal;
+  return kernel.mix(copy, stores);
+}
+
+std::uint64_t check_of(const FragmentGeometry& fragment, std::uint64_t seed, std::uint64_t raw) {
+  const checksum::FragmentName name{fragment.layer, fragment.component, kRawEncoding};
+  return checksum::check(raw, checksum::fragment_id(seed, name), fragment.bytes());
+}
+
+// One batch in progress.
+class BatchCopy {
+ public:
+  BatchCopy(const CopyBatch& batch, const MixKernel& kernel)
+      : batch_(batch), group_(*batch.group), kernel_(kernel), layout_(model::slot_layout(group_.shape)) {
+    const std::uint64_t bytes = batch_.slots.size() * layout_.slot_bytes;
+    stores_ = bytes >= kStreamFrom.value ? Stores::kStream : Stores::kNormal;
+  }
+
+  void save(std::size_t slot_index) {
+    SlotCopy& slot = batch_.slots[slot_index];
+    model::SlotHeader header{slot.allocation, layout_.slot_bytes, {}};
+    header.checks.reserve(group_.fragments.size());
+    for (std::size_t f = 0; f < group_.fragments.size(); ++f)
+      header.checks.push_back(check_of(group_.fragments[f], slot.seed, copy_fragment(slot_index, f)));
+    slot.digest = model::write_slot_header(header, slot.seed, {slot.image, layout_.header_bytes});
+  }
+
+  // Without `verify` whatever lies in the image is copied and believed.
+  void restore(std::size_t slot_index, bool verify) {
+    SlotCopy& slot = batch_.slots[slot_index];
+    slot.verified = false;
+    std::vector<std::uint64_t> checks;
+    if (verify) {
+      // The slab may change at any time: what is checked and what is used is one private copy.
+      private_header_.assign(slot.image, slot.image + layout_.header_bytes);
+      auto header = model::read_slot_header(private_header_, expected(slot));
+      if (!header.ok()) return;
+      checks = std::move(header->checks);
+    }
+    for (std::size_t f = 0; f < group_.fragments.size(); ++f) {
+      const std::uint64_t raw = copy_fragment(slot_index, f);
+      if (verify && check_of(group_.fragments[f], slot.seed, raw) != checks[f]) return;
+    }
+    slot.verified = true;
+  }
+
+ private:
+  model::ExpectedSlot expected(const SlotCopy& slot) const {
+    return {slot.digest, slot.seed, slot.allocation, layout_.slot_bytes,
+            static_cast<std::uint32_t>(group_.fragments.size())};
+  }
+
+  std::uint64_t copy_fragment(std::size_t slot_index, std::size_t f) {
+    const SlotCopy& slot = batch_.slots[slot_index];
+    const FragmentGeometry& fragment = group_.fragments[f];
+    std::byte* page = fragment.base + slot.block * fragment.block_stride;
+    std::byte* image = slot.image + layout_.fragment_offsets[f];
+    RowCopy copy = rows_of(fragment);
+    const bool saving = batch_.direction == Direction::kSave;
+    copy.to = saving ? image : page;
+    copy.from = saving ? page : image;
+    copy.to_stride = saving ? fragment.row_bytes : fragment.row_stride;
+    copy.from_stride = saving ? fragment.row_stride : fragment.row_bytes;
+    copy.next = source_after(slot_index, f);
+    return run_kernel(kernel_, copy, stores_);
+  }
+
+  const std::byte* source_after(std::size_t slot_index, std::size_t f) const {
+    if (f + 1 < group_.fragments.size()) return source(slot_index, f + 1);
+    return slot_index + 1 < batch_.slots.size() ? source(slot_index + 1, 0) : nullptr;
+  }
+
+  const std::byte* source(std::size_t slot_index, std::size_t f) const {
+    const SlotCopy& slot = batch_.slots[slot_index];
+    if (batch_.direction == Direction::kSave) return page_of(group_.fragments[f], slot.block);
+    return slot.image + layout_.fragment_offsets[f];
+  }
+
+  const CopyBatch& batch_;
+  const GroupGeometry& group_;
+  const MixKernel& kernel_;
+  const model::SlotLayout layout_;
+  Stores stores_ = Stores::kNormal;
+  std::vector<std::byte> private_header_;
+};
+
+// The whole batch before the first byte, so that a refused batch has touched nothing.
+Status check_batch(const CopyBatch& batch) {
+  if (batch.group == nullptr) return bug("a copy batch without a group geometry");
+  if (batch.ready_stream != 0)
+    return reject("ready_stream " + std::to_string(batch.ready_stream) +
+                  ": the host copier knows no streams; pass 0 when the pages are ready");
+  for (const SlotCopy& slot : batch.slots) {
+    if (slot.block >= batch.group->num_blocks)
+      return reject("block " + std::to_string(slot.block) + " of a copy batch is outside the " +
+                    std::to_string(batch.group->num_blocks) + " registered blocks");
+    if (slot.image == nullptr || !aligned(slot.image))
+      return bug("the slot image for block " + std::to_string(slot.block) + " is not 64-byte aligned");
+  }
+  return ok_status();
+}
+
+class HostCopier final : public Copier {
+ public:
+  HostCopier(HostCopierOptions options, Isa isa) : options_(options), kernel_(mix_kernel(isa)) {}
+
+  std::string name() const override { return std::string("host ") + kernel_.name; }
+
+  // Copies at once: the caller's thread is the copy queue, and a small copy costs no hand-over.
+  Status submit(const CopyBatch& batch) override {
+    ORBITKV_RETURN_IF_ERROR(check_batch(batch));
+    BatchCopy copy(batch, kernel_);
+    for (std::size_t i = 0; i < batch.slots.size(); ++i) {
+      if (batch.direction == Direction::kSave) copy.save(i);
+      if (batch.direction == Direction::kRestore) copy.restore(i, options_.verify);
+    }
+    stream_fence();
+    return ok_status();
+  }
+
+  Status drain() override { return ok_status(); }
+
+ private:
+  HostCopierOptions options_;
+  MixKernel kernel_;
+};
+
+}  // namespace
+
+std::unique_ptr<Copier> make_host_copier(HostCopierOptions options, Isa isa) {
+  return std::make_unique<HostCopier>(options, isa);
+}
+
+std::unique_ptr<Copier> make_host_copier(HostCopierOptions options) {
+  return make_host_copier(options, best_isa());
+}
+
+std::vector<std::uint64_t> page_checks(const GroupGeometry& group, std::uint32_t block, std::uint64_t seed) {
+  ORBITKV_CHECK(block < group.num_blocks, "the block is outside the geometry");
+  const MixKernel kernel = mix_kernel(best_isa());
+  std::vector<std::uint64_t> checks;
+  checks.reserve(group.fragments.size());
+  for (const FragmentGeometry& fragment : group.fragments) {
+    RowCopy copy = rows_of(fragment);
+    copy.from = page_of(fragment, block);
+    copy.from_stride = fragment.row_stride;
+    checks.push_back(check_of(fragment, seed, run_kernel(kernel, copy, Stores::kNone)));
+  }
+  return checks;
+}
+
+}  // namespace orbitkv::device
