@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -25,13 +27,18 @@ struct Message {
 class Socket {
  public:
   explicit Socket(UniqueFd fd) : fd_(std::move(fd)) {}
+  // Gives a connected socket the buffer that a full frame needs.
+  static Result<Socket> adopt(UniqueFd fd);
+  // Two connected ends in this process.
+  static Result<std::pair<Socket, Socket>> pair();
   int fd() const { return fd_.get(); }
   // Non-blocking send of one message. kBusy: the buffer is full. kReconnect: closed.
+  // kReject: empty, or over limits::kSocketFrameBytes or kFdsPerMessage.
   Status send(std::span<const std::byte> frame, std::span<const int> fds = {});
   // Non-blocking receive. nullopt: nothing there. kReconnect: closed by the peer.
   // kReject: truncated, too large or too many descriptors (which are closed).
   Result<std::optional<Message>> receive();
-  // The same, waiting up to timeout_ms.
+  // The same, waiting up to timeout_ms; kBusy when that has passed.
   Status send_within(std::span<const std::byte> frame, std::span<const int> fds, int timeout_ms);
   Result<Message> receive_within(int timeout_ms);
   void close() { fd_.reset(); }
@@ -45,7 +52,8 @@ struct Peer {
   unsigned uid = 0;
   UniqueFd pidfd;  // readable when every thread of the process has ended
 };
-// kReject if the peer's uid is not ours, with both uids in the text.
+// kReject if the peer's uid is not ours, with both uids in the text, or if its process
+// cannot be seen from here. kReconnect if it has ended already.
 Result<Peer> authenticate_peer(const Socket& socket);
 bool process_ended(const UniqueFd& pidfd);
 

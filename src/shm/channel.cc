@@ -224,10 +224,6 @@ void ManagerChannel::cancel_sleep() {
   memory_.header().manager_sleeping.store(0, std::memory_order_relaxed);
 }
 
-void ManagerChannel::drain_wake_fd() {
-  drain(bells_.to_manager.get());
-}
-
 // ---- client ----
 
 ClientChannel::ClientChannel(SessionMemory memory, UniqueFd bell)

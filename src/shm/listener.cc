@@ -1,0 +1,166 @@
+// The Manager's side of the socket path: directory, lock file, stale socket, bind.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "shm/bootstrap.h"
+
+namespace orbitkv::shm {
+namespace {
+
+constexpr int kBacklog = 64;
+
+std::string parent_of(const std::string& path) {
+  const auto slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string octal(unsigned mode) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%04o", mode & 07777u);
+  return text;
+}
+
+// Missing ancestors too, each 0700.
+Status make_directories(const std::string& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0) return ok_status();
+  const std::string parent = parent_of(path);
+  if (parent != path) ORBITKV_RETURN_IF_ERROR(make_directories(parent));
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return errno_error("cannot make directory " + path);
+  return ok_status();
+}
+
+// Whoever may write to the directory above may put another one in our place.
+Status check_parent(const std::string& directory) {
+  const std::string parent = parent_of(directory);
+  struct stat status{};
+  if (::stat(parent.c_str(), &status) != 0) return errno_error("cannot look at directory " + parent);
+  const bool open_to_others = (status.st_mode & 022) != 0 && (status.st_mode & S_ISVTX) == 0;
+  if (!open_to_others) return ok_status();
+  return reject("directory " + parent + " has mode " + octal(status.st_mode) +
+                ", so that others could replace the socket's directory; choose another --bootstrap-socket");
+}
+
+Status check_directory(const std::string& directory) {
+  struct stat status{};
+  if (::lstat(directory.c_str(), &status) != 0) return errno_error("cannot look at directory " + directory);
+  if (!S_ISDIR(status.st_mode)) return reject(directory + " is not a directory; move it away");
+  if (status.st_uid != ::geteuid()) {
+    return reject("directory " + directory + " belongs to uid " + std::to_string(status.st_uid) +
+                  ", not to uid " + std::to_string(::geteuid()) + "; choose another --bootstrap-socket");
+  }
+  if ((status.st_mode & 077) != 0) {
+    return reject("directory " + directory + " has mode " + octal(status.st_mode) +
+                  " and must be closed to others; chmod 0700 it or choose another --bootstrap-socket");
+  }
+  return check_parent(directory);
+}
+
+Result<UniqueFd> take_lock(const std::string& socket_path) {
+  const std::string path = socket_path + ".lock";
+  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock.valid()) return errno_error("cannot open lock file " + path);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
+    const std::string pid = std::to_string(::getpid()) + "\n";
+    if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) {
+      return errno_error("cannot write lock file " + path);
+    }
+    return lock;
+  }
+  if (errno != EWOULDBLOCK) return errno_error("cannot lock " + path);
+  char pid[16] = {};
+  const ssize_t n = ::pread(lock.get(), pid, sizeof pid - 1, 0);
+  pid[n > 0 ? ::strcspn(pid, "\n") : 0] = '\0';
+  return reject("another Manager (pid " + std::string(pid) + ") serves " + socket_path +
+                "; stop it or choose another --bootstrap-socket");
+}
+
+// Under the lock: a socket that lies there belongs to a Manager that has ended.
+Status remove_stale(const std::string& path) {
+  struct stat status{};
+  if (::lstat(path.c_str(), &status) != 0) {
+    return errno == ENOENT ? ok_status() : Status(errno_error("cannot look at " + path));
+  }
+  if (!S_ISSOCK(status.st_mode)) return reject(path + " is there and is no socket; move it away");
+  if (::unlink(path.c_str()) != 0) return errno_error("cannot remove the stale socket " + path);
+  return ok_status();
+}
+
+Result<UniqueFd> bind_and_listen(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return errno_error("cannot make a socket");
+  // Before bind: the file never exists with a wider mode.
+  if (::fchmod(fd.get(), 0600) != 0) return errno_error("cannot set the mode of the socket");
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return errno_error("cannot bind " + path);
+  }
+  if (::chmod(path.c_str(), 0600) != 0) return errno_error("cannot set the mode of " + path);
+  if (::listen(fd.get(), kBacklog) != 0) return errno_error("cannot listen at " + path);
+  return fd;
+}
+
+}  // namespace
+
+std::string default_socket_path() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  const std::string base = runtime != nullptr && runtime[0] == '/'
+                               ? std::string(runtime)
+                               : "/tmp/orbitkv-" + std::to_string(::geteuid());
+  return base + "/orbitkv/manager.sock";
+}
+
+Result<Listener> Listener::open(const std::string& path) {
+  if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path)) {
+    return reject("socket path \"" + path + "\" must have 1 to " +
+                  std::to_string(sizeof(sockaddr_un::sun_path) - 1) + " bytes");
+  }
+  const std::string directory = parent_of(path);
+  ORBITKV_RETURN_IF_ERROR(make_directories(directory));
+  ORBITKV_RETURN_IF_ERROR(check_directory(directory));
+  Listener listener;
+  ORBITKV_ASSIGN_OR_RETURN(listener.lock_, take_lock(path));
+  ORBITKV_RETURN_IF_ERROR(remove_stale(path));
+  ORBITKV_ASSIGN_OR_RETURN(listener.fd_, bind_and_listen(path));
+  listener.path_ = path;
+  struct stat status{};
+  if (::lstat(path.c_str(), &status) != 0) return errno_error("cannot look at " + path);
+  listener.inode_ = status.st_ino;
+  listener.device_ = status.st_dev;
+  return listener;
+}
+
+Listener::~Listener() {
+  struct stat status{};
+  if (!fd_.valid() || path_.empty() || ::lstat(path_.c_str(), &status) != 0) return;
+  if (status.st_ino == inode_ && status.st_dev == device_) ::unlink(path_.c_str());
+}
+
+Result<std::optional<Socket>> Listener::accept() {
+  for (;;) {
+    UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd.valid()) {
+      ORBITKV_ASSIGN_OR_RETURN(auto socket, Socket::adopt(std::move(fd)));
+      return std::optional<Socket>(std::move(socket));
+    }
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno == EAGAIN) return std::optional<Socket>();
+    if (errno == EMFILE || errno == ENFILE) return busy("no descriptor left for a client; raise ulimit -n");
+    return errno_error("cannot accept a client");
+  }
+}
+
+}  // namespace orbitkv::shm
