@@ -30,13 +30,17 @@ class Reservation {
 
 class Budget {
  public:
-  struct Receipt { ByteCount returned; ByteCount left; };
+  struct Receipt {
+    ByteCount returned;
+    ByteCount left;
+  };
   Budget(std::string name, ByteCount limit);
   ~Budget();  // no reservation may be open
   Budget(const Budget&) = delete;
+  Budget& operator=(const Budget&) = delete;
   std::optional<Reservation> reserve(ByteCount bytes);  // nullopt: full
   Receipt release(Reservation token);
-  Receipt shrink(Reservation& token, ByteCount to);     // gives back the difference
+  Receipt shrink(Reservation& token, ByteCount to);  // gives back the difference
   ByteCount used() const { return used_; }
   ByteCount limit() const { return limit_; }
   const std::string& name() const { return name_; }
@@ -44,6 +48,7 @@ class Budget {
  private:
   std::string name_;
   ByteCount limit_, used_;
+  std::uint64_t open_ = 0;  // reservations; one of 0 bytes must be released, too
 };
 
 }  // namespace orbitkv::mem

@@ -5,35 +5,23 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "mem/slab.h"
 
 namespace orbitkv::mem {
 
-enum class HugePages : std::uint8_t { kAuto, kOn, kOff };
-
 struct PoolConfig {
-  ByteCount bytes;                     // total; one slab if <= 1 GiB, else slabs of 1 GiB
+  ByteCount bytes;  // total; one slab if <= 1 GiB, else slabs of 1 GiB
   HugePages huge_pages = HugePages::kAuto;
-  bool prefault = true;                // false: slabs are sparse and offered at once
-  std::uint32_t threads = 0;           // first touch; 0 = min(4, CPUs)
-};
-
-// raw → touched → collapsed → offered; later: retiring, gone.
-enum class SlabState : std::uint8_t { kRaw, kTouched, kCollapsed, kOffered };
-
-struct SlabInfo {
-  SlabId id;
-  ByteCount bytes;
-  SlabState state = SlabState::kRaw;
-  ByteCount huge;       // bytes in huge pages, as reached
+  bool prefault = true;       // false: slabs are sparse and offered at once
+  std::uint32_t threads = 0;  // first touch; 0 = min(4, CPUs)
+  int stop_fd = -1;           // readable (a signalfd): create() gives up waiting for kOn
 };
 
 // A lent extent. Move-only; its only exits are Pool::release and Pool::quarantine.
@@ -50,7 +38,12 @@ class Extent {
   AllocationId allocation() const { return allocation_; }
   bool open() const { return allocation_.value != 0; }
   // For tables that keep extents as plain words: the caller takes over the duty.
-  struct Words { SlabId slab; std::uint64_t offset; ByteCount bytes; AllocationId allocation; };
+  struct Words {
+    SlabId slab;
+    std::uint64_t offset;
+    ByteCount bytes;
+    AllocationId allocation;
+  };
   Words dissolve();
   static Extent restore(const Words& words);
 
@@ -63,20 +56,23 @@ class Extent {
 };
 
 struct PoolStats {
-  ByteCount capacity;      // of offered slabs
-  ByteCount used;          // lent, quarantined included
+  ByteCount capacity;  // of offered slabs
+  ByteCount used;      // lent, quarantined included
   ByteCount quarantined;
   ByteCount largest_free;
-  ByteCount huge;          // in huge pages
-  ByteCount configured;    // what the pool will have when all slabs are offered
+  ByteCount huge;        // in huge pages
+  ByteCount configured;  // of all slabs; capacity stays below it after a build_failure()
 };
 
-struct ReleaseReceipt { ByteCount bytes; };
+struct ReleaseReceipt {
+  ByteCount bytes;
+};
 
 class Pool {
  public:
   // Checks the size against memory and cgroup limits, makes the slabs, starts building
-  // in the background. kOn refuses where 2 MiB pages cannot be had for every slab.
+  // in the background; raises the soft limit of open files where the slabs need it. kOn
+  // waits until every 2 MiB is a huge page, and refuses where one cannot be had.
   static Result<std::unique_ptr<Pool>> create(const PoolConfig& config);
   ~Pool();
 
@@ -84,15 +80,18 @@ class Pool {
   std::vector<SlabInfo> collect_offered();
   // eventfd that is readable when collect_offered() has news.
   int ready_fd() const;
-  bool building() const;
+  bool building() const;  // more slabs will be offered
+  // Why slabs will never be offered (logged once by the pool): the pool stays smaller.
+  const std::optional<Error>& build_failure() const;
 
-  std::optional<Extent> allocate(ByteCount bytes);   // rounded up to 64 bytes; nullopt: none fits
+  std::optional<Extent> allocate(ByteCount bytes);  // rounded up to 64 bytes; nullopt: none fits
   ReleaseReceipt release(Extent extent);
-  ReleaseReceipt quarantine(Extent extent);          // bytes stay out of use for ever
+  ReleaseReceipt quarantine(Extent extent);  // bytes stay out of use for ever
 
-  int slab_fd(SlabId slab) const;                    // for SCM_RIGHTS
-  const std::vector<SlabInfo>& slabs() const;        // all, with state
-  std::uint64_t id() const;                          // pool id, random
+  const UniqueFd& slab_memory(SlabId slab) const;
+  int slab_fd(SlabId slab) const { return slab_memory(slab).get(); }  // for SCM_RIGHTS
+  const std::vector<SlabInfo>& slabs() const;                         // all, with state
+  std::uint64_t id() const;                                           // pool id, random
   PoolStats stats() const;
 
  private:
