@@ -1,0 +1,179 @@
+"""The client's contract, for the real client and for the fake that connector tests use."""
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from orbitkv import BlockHashes, Group, Layer, OrbitKVError, SaveNotSubmittedError
+
+PAGE = 4096
+BLOCKS = 16
+LAYERS = 3
+
+
+def key(number):
+    return number.to_bytes(32, "big")
+
+
+def pages(seed):
+    return np.random.default_rng(seed).integers(0, 256, (LAYERS, BLOCKS, PAGE), dtype=np.uint8)
+
+
+def register(client, memory, rank=0, world=1, namespace='{"v":1,"model":"m"}'):
+    layers = [Layer(f"layer{i}", 0, 0, memory[i], PAGE, 1, PAGE) for i in range(LAYERS)]
+    return client.register(
+        namespace, rank, world, "cpu:0", layers, BLOCKS, 16, [Group(0, shard=rank, shards=world)]
+    )
+
+
+def publish(client, registration, blocks, keys):
+    status = client.wait_save(client.save(registration, [(0, blocks, keys)]), 10)
+    assert (status.done, status.success) == (True, True), status.message
+
+
+def restore(client, registration, lease, blocks):
+    handle = client.start_restore(registration, [(lease, [blocks])])
+    return client.wait_restore(handle, 10)
+
+
+@pytest.fixture
+def engine(host):
+    """One instance with published blocks 0..5 under keys 1..6."""
+    client = host.client(os.urandom(16))
+    memory = pages(1)
+    registration = register(client, memory)
+    publish(client, registration, range(6), [key(i + 1) for i in range(6)])
+    return client, memory, registration
+
+
+def test_pages_come_back_where_they_are_asked_for(engine):
+    client, memory, registration = engine
+    want = memory[:, :6].copy()
+    memory[:, 6:] = 0
+    ready = client.query_prefetch(client.instance_id, [key(i + 1) for i in range(6)], "r")
+    assert ready.hit_blocks == 6
+    targets = [15, 8, 11, 9, 14, 10]
+    status = restore(client, registration, ready.lease, targets)
+    assert status.success and status.blocks == 6, status.message
+    assert np.array_equal(memory[:, targets], want)
+    assert not memory[:, [6, 7, 12, 13]].any()
+
+
+def test_another_instance_of_the_same_namespace_restores(host, engine):
+    _, memory, _ = engine
+    other, mine = host.client(os.urandom(16)), pages(2)
+    registration = register(other, mine)
+    ready = other.query_prefetch(other.instance_id, [key(1), key(2)], "r")
+    assert restore(other, registration, ready.lease, [3, 4]).success
+    assert np.array_equal(mine[:, 3:5], memory[:, :2])
+
+
+def test_another_namespace_sees_nothing(host, engine):
+    other = host.client(os.urandom(16))
+    register(other, pages(2), namespace='{"v":1,"model":"other"}')
+    assert other.query_prefetch(other.instance_id, [key(1)], "r").hit_blocks == 0
+
+
+def test_a_run_ends_at_the_first_gap_but_candidates_go_on(engine):
+    client, _, _ = engine
+    asked = [key(1), key(2), key(99), key(3)]
+    found = client.query_candidates(client.instance_id, asked, "r")
+    assert (found.hit_blocks, tuple(found.hit_positions)) == (2, (0, 1, 3))
+    assert client.query_prefetch(client.instance_id, asked, "r").hit_blocks == 2
+
+
+def test_a_miss_leases_nothing(engine):
+    client, _, _ = engine
+    ready = client.query_prefetch(client.instance_id, [key(99)], "r")
+    assert (ready.hit_blocks, ready.lease) == (0, bytes(16))
+
+
+def test_the_same_question_has_the_same_lease(engine):
+    client, _, _ = engine
+    first = client.query_prefetch(client.instance_id, [key(1), key(2)], "r")
+    again = client.query_prefetch(client.instance_id, [key(1), key(2)], "r")
+    assert again.lease == first.lease
+    assert client.query_prefetch(client.instance_id, [key(1)], "r").lease != first.lease
+
+
+def test_a_released_lease_restores_nothing(engine):
+    client, memory, registration = engine
+    ready = client.query_prefetch(client.instance_id, [key(1)], "r")
+    client.release(ready.lease)
+    before = memory.copy()
+    try:
+        status = restore(client, registration, ready.lease, [9])
+        assert status.done and not status.success and status.message
+    except OrbitKVError as error:
+        assert str(error)
+    assert np.array_equal(memory, before)
+
+
+def test_a_hole_leaves_its_block_alone(engine):
+    client, memory, registration = engine
+    memory[:, 6:] = 7
+    ready = client.query_prefetch(client.instance_id, [key(1), key(2), key(3)], "r")
+    assert restore(client, registration, ready.lease, [8, None, 9]).success
+    assert np.array_equal(memory[:, 8], memory[:, 0]) and np.array_equal(memory[:, 9], memory[:, 2])
+    assert (memory[:, [6, 7, 10, 11]] == 7).all()
+
+
+def test_publishing_twice_keeps_the_first_bytes(engine):
+    client, memory, registration = engine
+    want = memory[:, 0].copy()
+    publish(client, registration, [7], [key(1)])
+    ready = client.query_prefetch(client.instance_id, [key(1)], "r")
+    assert restore(client, registration, ready.lease, [9]).success
+    assert np.array_equal(memory[:, 9], want)
+
+
+def test_a_block_is_there_when_every_rank_has_published_it(host):
+    instance = os.urandom(16)
+    clients = [host.client(instance), host.client(instance)]
+    memory = [pages(3), pages(4)]
+    with_registration = [(c, register(c, m, rank, 2)) for rank, (c, m) in enumerate(zip(clients, memory))]
+    publish(*with_registration[0], [1], [key(1)])
+    assert clients[0].query_prefetch(instance, [key(1)], "a").hit_blocks == 0
+    publish(*with_registration[1], [1], [key(1)])
+    ready = clients[0].query_prefetch(instance, [key(1)], "b")
+    assert ready.hit_blocks == 1
+    for client, registration in with_registration:
+        assert restore(client, registration, ready.lease, [5]).success
+    for m in memory:
+        assert np.array_equal(m[:, 5], m[:, 1])
+
+
+def test_a_dead_manager_is_said_and_nothing_is_lent(host, engine):
+    client, _, registration = engine
+    host.take_down()
+    with pytest.raises(SaveNotSubmittedError):
+        client.save(registration, [(0, [1], [key(50)])])
+    with pytest.raises(OrbitKVError):
+        client.query_prefetch(client.instance_id, [key(1)], "r")
+    assert not client.peer_alive() and not client.health().connected
+
+
+# ---- what only the real client has ----
+
+
+def test_block_hashes_slice_and_travel():
+    keys = [key(i) for i in range(10)]
+    hashes = BlockHashes(keys)
+    part = hashes[3:7]
+    assert (len(hashes), list(part), part[-1]) == (10, keys[3:7], keys[6])
+    assert part == BlockHashes(keys[3:7]) and part != hashes and hash(part) == hash(BlockHashes(keys[3:7]))
+    assert pickle.loads(pickle.dumps(part)) == part
+    assert BlockHashes.from_bytes(b"".join(keys)) == hashes
+    assert len(hashes[5:5]) == 0
+    with pytest.raises(IndexError):
+        part[4]
+    with pytest.raises(ValueError):
+        hashes[::2]
+
+
+@pytest.mark.parametrize("bad", [[b"short"], ["text" * 8], [bytes(33)]])
+def test_block_hashes_refuse_other_lengths(bad):
+    with pytest.raises(ValueError, match="hash 0"):
+        BlockHashes(bad)

@@ -1,0 +1,237 @@
+"""What is decided at start: settings, refusals, namespace, geometry, API differences."""
+
+import json
+import types
+
+import pytest
+import torch
+
+from orbitkv.vllm import config, geometry, namespace
+
+
+def test_settings_have_defaults_and_take_their_keys():
+    assert config.Settings.parse({"someone_else": 1}).mode == "read_write"
+    parsed = config.Settings.parse({"orbitkv.bootstrap_socket": "/s", "orbitkv.mode": "save_only"})
+    assert (parsed.bootstrap_socket, parsed.mode) == ("/s", "save_only")
+
+
+@pytest.mark.parametrize(
+    "extra, says",
+    [
+        ({"orbitkv.sokcet": "/s"}, "orbitkv.bootstrap_socket"),
+        ({"orbitkv.mode": "both"}, "read_write"),
+        ({"orbitkv.timeout_ms": "5"}, "orbitkv.timeout_ms"),
+        ({"orbitkv.spin_iterations": -1}, "orbitkv.spin_iterations"),
+    ],
+)
+def test_wrong_settings_are_named(extra, says):
+    with pytest.raises(ValueError, match=says):
+        config.Settings.parse(extra)
+
+
+def test_instance_ids_are_the_engines_uuid_or_a_digest():
+    text = "12345678-1234-5678-1234-567812345678"
+    assert config.instance_of(text).hex() == text.replace("-", "")
+    assert len(config.instance_of("decode-1")) == 16
+    assert config.instance_of("decode-1") != config.instance_of("decode-2")
+
+
+# ---- refusals ----
+
+
+def vllm_config(**changes):
+    parts = {
+        "parallel_config": types.SimpleNamespace(pipeline_parallel_size=1, decode_context_parallel_size=1),
+        "device_config": types.SimpleNamespace(device_type="cpu"),
+        "cache_config": types.SimpleNamespace(prefix_caching_hash_algo="sha256_cbor"),
+        "speculative_config": None,
+        "lora_config": None,
+    }
+    parts.update(changes)
+    return types.SimpleNamespace(**parts)
+
+
+def cache_config(*specs, hash_block_size=None):
+    groups = [types.SimpleNamespace(kv_cache_spec=s, layer_names=["l0"]) for s in specs]
+    return types.SimpleNamespace(kv_cache_groups=groups, hash_block_size=hash_block_size)
+
+
+def full(**options):
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    return FullAttentionSpec(block_size=32, num_kv_heads=2, head_size=64, dtype=torch.float32, **options)
+
+
+def sliding():
+    from vllm.v1.kv_cache_interface import SlidingWindowSpec
+
+    return SlidingWindowSpec(block_size=32, num_kv_heads=2, head_size=64, dtype=torch.float32, sliding_window=64)
+
+
+def test_a_dense_engine_is_accepted():
+    assert config.refusals(vllm_config(), cache_config(full(), hash_block_size=32)) == []
+
+
+@pytest.mark.parametrize(
+    "engine, caches, says",
+    [
+        ({"device_config": types.SimpleNamespace(device_type="cuda")}, [full], "cuda"),
+        ({"speculative_config": object()}, [full], "speculative"),
+        ({"lora_config": object()}, [full], "LoRA"),
+        ({"parallel_config": types.SimpleNamespace(pipeline_parallel_size=2)}, [full], "pipeline_parallel_size=2"),
+        ({"cache_config": types.SimpleNamespace(prefix_caching_hash_algo="xxhash")}, [full], "xxhash"),
+        ({}, [full, sliding], "2 KV cache groups .FullAttentionSpec, SlidingWindowSpec"),
+        ({}, [sliding], "SlidingWindowSpec"),
+        ({}, [lambda: full(sliding_window=64)], "sliding-window"),
+    ],
+)
+def test_everything_else_is_refused_by_name(engine, caches, says):
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
+    with pytest.raises(ValueError, match=says):
+        config.check_engine(KVConnectorBase_V1, vllm_config(**engine), cache_config(*[c() for c in caches]))
+
+
+def test_the_installed_connector_api_is_the_expected_one():
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
+    assert config.api_differences(KVConnectorBase_V1) == []
+
+
+def test_a_changed_connector_api_is_named():
+    class Other:
+        def wait_for_save(self, step):
+            pass
+
+    found = config.api_differences(Other)
+    assert "wait_for_save(step) instead of ()" in found and "get_transfer_results() is missing" in found
+
+
+# ---- namespace ----
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    return tmp_path
+
+
+def test_the_fingerprint_follows_every_byte_of_the_model(model, monkeypatch):
+    monkeypatch.delenv(namespace.FINGERPRINT_VARIABLE, raising=False)
+    seen = {namespace.model_fingerprint(str(model), {})}
+    (model / "model.safetensors").write_bytes(b"weightz")
+    seen.add(namespace.model_fingerprint(str(model), {}))
+    (model / "config.json").write_text("{ }")
+    seen.add(namespace.model_fingerprint(str(model), {}))
+    seen.add(namespace.model_fingerprint(str(model), {"rope": 1}))
+    (model / "config.json").rename(model / "old.json")
+    assert len(seen) == 4
+    with pytest.raises(FileNotFoundError):
+        namespace.model_fingerprint(str(model), {})
+
+
+def test_a_model_without_local_files_needs_the_operators_word(monkeypatch):
+    monkeypatch.delenv(namespace.FINGERPRINT_VARIABLE, raising=False)
+    with pytest.raises(ValueError, match=namespace.FINGERPRINT_VARIABLE):
+        namespace.model_fingerprint("org/model", {})
+    monkeypatch.setenv(namespace.FINGERPRINT_VARIABLE, "release 7")
+    assert namespace.model_fingerprint("org/model", {}).startswith("env-")
+
+
+def test_the_canary_follows_seed_and_algorithm(monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    found = {namespace.worker_canary("sha256_cbor"), namespace.worker_canary("sha256")}
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    found.add(namespace.worker_canary("sha256_cbor"))
+    assert len(found) == 3
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    golden = "c9d58ba695280d69b243e1e0df813136ca9196b286fb1a021e0b2e028ef071cb"
+    assert namespace.worker_canary("sha256_cbor") == golden
+
+
+def test_the_text_fits_the_wire_and_is_canonical(model, monkeypatch):
+    monkeypatch.delenv(namespace.FINGERPRINT_VARIABLE, raising=False)
+    backend = types.SimpleNamespace(get_name=lambda: "CPU_ATTN")
+    engine = vllm_config(
+        model_config=types.SimpleNamespace(model=str(model), hf_overrides={}, revision=None, dtype=torch.float32),
+        cache_config=types.SimpleNamespace(prefix_caching_hash_algo="sha256_cbor", cache_dtype="auto"),
+        parallel_config=types.SimpleNamespace(tensor_parallel_size=64),
+        compilation_config=types.SimpleNamespace(
+            static_forward_context={"l0": types.SimpleNamespace(attn_backend=backend)}
+        ),
+    )
+    caches = cache_config(full())
+    caches.kv_cache_layout = "LBHNC"
+    text = namespace.namespace_text(engine, caches)
+    assert len(text.encode()) <= 512
+    fields = json.loads(text)
+    assert text == json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    assert fields["v"] == 1 and fields["layout"] == "LBHNC" and fields["tp"] == 64
+
+
+# ---- geometry ----
+
+BLOCKS, HEADS, TOKENS, WIDTH = 8, 2, 4, 16
+PAGE = HEADS * TOKENS * WIDTH * 4
+
+
+def caches_of(layers=2, offset=0, block_stride=PAGE, view_of=None):
+    """One storage; layer l block b at l * BLOCKS * PAGE + b * PAGE."""
+    storage = torch.zeros(layers * BLOCKS * PAGE, dtype=torch.int8)
+    names = [f"l{i}" for i in range(layers)]
+    views = {}
+    for i, name in enumerate(names):
+        part = storage[i * BLOCKS * PAGE : (i + 1) * BLOCKS * PAGE].view(torch.float32)
+        views[name] = (view_of or (lambda t: t.view(BLOCKS, HEADS, TOKENS, WIDTH)))(part)
+    tensor = types.SimpleNamespace(
+        layers=names, layer_stride=BLOCKS * PAGE, block_stride=block_stride, offset=offset
+    )
+    spec = types.SimpleNamespace(page_size_bytes=PAGE)
+    group = types.SimpleNamespace(layer_names=names, kv_cache_spec=spec)
+    engine = types.SimpleNamespace(num_blocks=BLOCKS, kv_cache_tensors=[tensor], kv_cache_groups=[group])
+    return engine, views
+
+
+def check(engine, views):
+    layers = geometry.describe_layers(engine, views)
+    geometry.check_pages(layers, views, engine.num_blocks)
+    return layers
+
+
+def test_pages_are_found_where_the_configuration_says():
+    engine, views = caches_of()
+    views["l1"].fill_(3.0)
+    before = views["l1"].clone()
+    layers = check(engine, views)
+    assert [layer.name for layer in layers] == ["l0", "l1"]
+    assert layers[1].tensor.address - layers[0].tensor.address == BLOCKS * PAGE
+    assert torch.equal(views["l1"], before) and not views["l0"].any()
+
+
+def test_views_in_kernel_blocks_are_grouped():
+    engine, views = caches_of(view_of=lambda t: t.view(BLOCKS * 2, HEADS, TOKENS // 2, WIDTH))
+    assert check(engine, views)[0].row_bytes == PAGE
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"offset": 64}, "l0 starts at byte"),
+        ({"block_stride": PAGE // 2}, "not where"),
+        ({"view_of": lambda t: t.view(HEADS, BLOCKS, TOKENS, WIDTH).transpose(0, 1)}, "not one run"),
+        ({"view_of": lambda t: t.view(BLOCKS, -1)[:, : PAGE // 8]}, "not one run"),
+        ({"view_of": lambda t: t.view(BLOCKS, -1)[:7]}, "7 blocks for 8"),
+    ],
+)
+def test_other_layouts_are_refused(options, says):
+    engine, views = caches_of(**options)
+    with pytest.raises(geometry.GeometryError, match=says):
+        check(engine, views)
+
+
+def test_a_layer_that_is_missing_is_named():
+    engine, views = caches_of()
+    del views["l1"]
+    with pytest.raises(geometry.GeometryError, match="l1"):
+        check(engine, views)
