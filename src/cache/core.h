@@ -52,12 +52,12 @@ class Ports {
 };
 
 struct CoreConfig {
-  std::uint32_t max_blocks = 1u << 20;        // residency table; more than fits is evicted
+  std::uint32_t max_blocks = 1u << 20;  // residency table; more than fits is evicted
   Duration lease_ttl = seconds(600);
-  Duration publish_wait = seconds(2);         // for another publisher of the same block
-  Duration incomplete_ttl = seconds(60);      // image without an open grant that never completes
-  ByteCount eviction_batch = 8 * kMiB;        // evicted at least, once anything is
-  std::array<std::uint64_t, 2> seed{1, 2};    // of lease ids and table hashes: getrandom in the daemon
+  Duration publish_wait = seconds(2);       // for another publisher of the same block
+  Duration incomplete_ttl = seconds(60);    // image without an open grant that never completes
+  ByteCount eviction_batch = 8 * kMiB;      // evicted at least, once anything is
+  std::array<std::uint64_t, 2> seed{1, 2};  // of lease ids and table hashes: getrandom in the daemon
 };
 
 enum class QueryMode : std::uint8_t { kDiscover = 1, kRead = 2 };
@@ -71,7 +71,7 @@ struct QueryPart {
   std::span<const BlockHash> hashes;
 };
 struct QueryAnswer {
-  std::uint32_t hit_blocks = 0;         // leading run over the parts so far
+  std::uint32_t hit_blocks = 0;  // leading run over the parts so far
   std::uint64_t revision = 0;
   LeaseId lease;
   std::vector<std::uint64_t> resident;  // bitmap of this part
@@ -86,7 +86,9 @@ struct PublishInput {
 };
 // While the operation waits nothing is reserved, and `accepted` is what it means to copy.
 // Blocks named twice count as resident.
-struct PublishAnswer { std::uint32_t accepted = 0, resident = 0, waiting = 0, dropped = 0; };
+struct PublishAnswer {
+  std::uint32_t accepted = 0, resident = 0, waiting = 0, dropped = 0;
+};
 
 struct RestoreInput {
   OperationKey op;
@@ -107,12 +109,12 @@ struct DrainReport {
 struct CoreStats {
   std::uint32_t sessions = 0, instances = 0, leases = 0, operations = 0;
   std::uint64_t blocks = 0, inflight_images = 0;
-  std::uint64_t hits = 0, misses = 0;               // blocks asked in read mode
+  std::uint64_t hits = 0, misses = 0;  // blocks asked in read mode
   std::uint64_t published = 0, published_bytes = 0, filtered = 0, dropped = 0;
-  std::uint64_t restored = 0, restored_bytes = 0;   // blocks of successful restores
+  std::uint64_t restored = 0, restored_bytes = 0;  // blocks of successful restores
   std::uint64_t evicted = 0, abandoned = 0;
   std::uint64_t failed_verifications = 0, failed_restores = 0;
-  std::uint64_t waits = 0;                          // grants put off (bank full, other publisher)
+  std::uint64_t waits = 0;  // grants put off (bank full, other publisher)
   std::uint64_t expired_leases = 0, quarantined_extents = 0;
   ByteCount leased, quarantined;
 };

@@ -1,0 +1,299 @@
+#include "cache/core.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "cache/grants.h"
+#include "cache/images.h"
+#include "cache/instances.h"
+#include "cache/leases.h"
+#include "cache/namespaces.h"
+#include "cache/operations.h"
+#include "cache/publish.h"
+#include "cache/restore.h"
+#include "cache/sessions.h"
+
+namespace orbitkv::cache {
+
+namespace {
+
+ByteCount largest_slab(const mem::Pool& pool) {
+  ByteCount most;
+  for (const mem::SlabInfo& slab : pool.slabs()) most = std::max(most, slab.bytes);
+  return most;
+}
+
+Error session_closed(SessionId session) {
+  return reconnect(format_text("session %u is closed; open a new one", session.value));
+}
+
+}  // namespace
+
+struct Core::Impl {
+  Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports)
+      : config(c),
+        pool(pool_in),
+        images({{c.max_blocks, c.seed}, c.eviction_batch}, pool_in, namespaces),
+        instances(namespaces, largest_slab(pool_in)),
+        operations(sessions, instances),
+        leases({c.lease_ttl, c.seed}, images, sessions),
+        grants({ports, images, namespaces, sessions, operations}),
+        publisher({ports, images, instances, operations, grants, c.publish_wait}),
+        restorer({ports, images, leases, operations, grants}) {}
+  ~Impl();
+
+  Result<Registration*> registration_of(SessionId session, RegistrationId id);
+  Result<Leases::Target> target_of(const QueryPart& part);
+  void withdraw(OperationIndex index, const Error& why, TimePoint now);
+  void leave(RegistrationId id);
+
+  CoreConfig config;
+  mem::Pool& pool;
+  Namespaces namespaces;
+  Sessions sessions;
+  Images images;
+  Instances instances;
+  Operations operations;
+  Leases leases;
+  Grants grants;
+  Publisher publisher;
+  Restorer restorer;
+};
+
+Core::Core(const CoreConfig& config, mem::Pool& pool, Ports& ports)
+    : impl_(std::make_unique<Impl>(config, pool, ports)) {}
+
+Core::~Core() = default;
+
+// Open operations are left where they are: Images quarantines what is still lent.
+Core::Impl::~Impl() {
+  for (std::uint32_t s = 0; s < limits::kSessions; ++s) {
+    for (const OperationIndex op : operations.of_session(SessionId(s))) operations.close(op);
+  }
+}
+
+// ---- sessions ----
+
+void Core::open_session(SessionId session, TimePoint) {
+  impl_->sessions.open(session);
+}
+
+void Core::Impl::leave(RegistrationId id) {
+  const InstanceId instance = instances.find(id)->instance;
+  if (instances.remove(id)) leases.end_instance(instance);
+}
+
+void Core::Impl::withdraw(OperationIndex index, const Error& why, TimePoint now) {
+  if (operations.at(index).kind == model::PlanKind::kSave) {
+    publisher.withdraw(index, why, now);
+  } else {
+    restorer.withdraw(index, why);
+  }
+}
+
+void Core::close_session(SessionId session_id, TimePoint now) {
+  Session& session = impl_->sessions.at(session_id);
+  const bool was_open = session.state == SessionState::kOpen;
+  step(session.state, SessionEvent::kClosed);
+  if (!was_open) return;
+  impl_->leases.end_session(session_id);
+  const Error why = session_closed(session_id);
+  // Waiting publishes first, or they would take over what the others give back.
+  const auto open = impl_->operations.of_session(session_id);
+  const auto waits = [&](OperationIndex i) {
+    return impl_->operations.at(i).publish == PublishState::kWaiting;
+  };
+  std::vector<OperationIndex> order(open);
+  std::stable_partition(order.begin(), order.end(), waits);
+  for (const OperationIndex i : order) impl_->withdraw(i, why, now);
+  for (const RegistrationId id : session.registrations) impl_->leave(id);
+  session.registrations.clear();
+  if (session.state == SessionState::kClosing && session.open_operations == 0) {
+    step(session.state, SessionEvent::kEmptied);
+  }
+}
+
+void Core::process_ended(SessionId session_id, TimePoint now) {
+  Session& session = impl_->sessions.at(session_id);
+  if (session.state == SessionState::kOpen) close_session(session_id, now);
+  step(session.state, SessionEvent::kProcessEnded);
+  for (const OperationIndex i : impl_->operations.of_session(session_id)) {
+    if (impl_->operations.at(i).kind == model::PlanKind::kSave) {
+      impl_->publisher.lost(i, now);
+    } else {
+      impl_->restorer.lost(i);
+    }
+  }
+}
+
+bool Core::session_gone(SessionId session) const {
+  const SessionState state = impl_->sessions.at(session).state;
+  return state == SessionState::kGone || state == SessionState::kAbsent;
+}
+
+// ---- registration ----
+
+Result<RegistrationId> Core::register_rank(SessionId session_id, const model::RankRegistration& rank,
+                                           TimePoint) {
+  Session* session = impl_->sessions.open_session(session_id);
+  if (session == nullptr) return session_closed(session_id);
+  if (session->registrations.size() == limits::kRegistrationsPerSession) {
+    return busy(format_text("%u registrations are in this session; unregister one",
+                            limits::kRegistrationsPerSession));
+  }
+  ORBITKV_ASSIGN_OR_RETURN(const RegistrationId id, impl_->instances.add(session_id, rank));
+  session->registrations.push_back(id);
+  return id;
+}
+
+Result<Registration*> Core::Impl::registration_of(SessionId session, RegistrationId id) {
+  if (sessions.open_session(session) == nullptr) return session_closed(session);
+  Registration* r = instances.find(id);
+  if (r == nullptr || r->session != session) {
+    return reject(format_text("registration %llu is not of this session, or is unregistered; register again",
+                              static_cast<unsigned long long>(id.value)));
+  }
+  return r;
+}
+
+Status Core::unregister(SessionId session, RegistrationId registration) {
+  ORBITKV_ASSIGN_OR_RETURN(const Registration* r, impl_->registration_of(session, registration));
+  if (r->open_operations > 0) {
+    return busy(format_text("%u operations of the registration are open; wait for them", r->open_operations));
+  }
+  std::erase(impl_->sessions.at(session).registrations, registration);
+  impl_->leave(registration);
+  return ok_status();
+}
+
+// ---- commands ----
+
+Result<Leases::Target> Core::Impl::target_of(const QueryPart& part) {
+  const Instance* instance = instances.find_instance(part.instance);
+  if (instance == nullptr || !instance->complete()) {
+    return busy(format_text("instance %s is not ready: %u of %zu ranks are registered",
+                            short_hex(part.instance.bytes).c_str(),
+                            instance != nullptr ? instance->present : 0u,
+                            instance != nullptr ? instance->ranks.size() : std::size_t{0}));
+  }
+  if (instances.any_rank(*instance).find_group(part.group) == nullptr) {
+    return reject(format_text("group %u is not registered by the instance", part.group.value));
+  }
+  const auto ranks = static_cast<std::uint16_t>(instance->ranks.size());
+  return Leases::Target{images.table().key_space(instance->name_space, part.group), ranks};
+}
+
+Result<QueryAnswer> Core::query(SessionId session, const QueryPart& part, TimePoint now) {
+  if (impl_->sessions.open_session(session) == nullptr) return session_closed(session);
+  ORBITKV_ASSIGN_OR_RETURN(const Leases::Target target, impl_->target_of(part));
+  return impl_->leases.query(session, part, target, now);
+}
+
+Result<PublishAnswer> Core::publish(const PublishInput& in, TimePoint now) {
+  ORBITKV_ASSIGN_OR_RETURN(Registration * r, impl_->registration_of(in.op.session, in.registration));
+  return impl_->publisher.publish(in, *r, now);
+}
+
+Result<std::uint32_t> Core::restore(const RestoreInput& in, TimePoint now) {
+  ORBITKV_ASSIGN_OR_RETURN(Registration * r, impl_->registration_of(in.op.session, in.registration));
+  return impl_->restorer.restore(in, *r, now);
+}
+
+Status Core::release(SessionId session_id, LeaseId id) {
+  const Session* session = impl_->sessions.open_session(session_id);
+  if (session == nullptr) return session_closed(session_id);
+  Lease* lease = impl_->leases.find(id);
+  if (lease == nullptr) return ok_status();
+  const auto of_instance = [&](RegistrationId r) {
+    return impl_->instances.find(r)->instance == lease->name.instance;
+  };
+  if (lease->session != session_id &&
+      std::none_of(session->registrations.begin(), session->registrations.end(), of_instance)) {
+    return reject("the lease belongs to another instance");
+  }
+  impl_->leases.release(*lease);
+  return ok_status();
+}
+
+Status Core::cancel_query(SessionId session, InstanceId instance, GroupId group,
+                          std::string_view request_id) {
+  if (impl_->sessions.open_session(session) == nullptr) return session_closed(session);
+  return impl_->leases.cancel(session, {instance, group, QueryMode::kRead, request_id});
+}
+
+// ---- completions ----
+
+void Core::drained(const OperationKey& key, const DrainReport& report, TimePoint now) {
+  const OperationIndex index = impl_->operations.find(key);
+  if (index == kNoOperation) {
+    ORBITKV_ERROR("receipt for operation %llu of session %u, which is not open",
+                  static_cast<unsigned long long>(key.operation.value), key.session.value);
+    return;
+  }
+  const Operation& op = impl_->operations.at(index);
+  if (op.kind == model::PlanKind::kSave) {
+    impl_->publisher.drained(index, report, now);
+  } else {
+    impl_->restorer.drained(index, report);
+  }
+}
+
+void Core::bank_freed(SessionId session, TimePoint) {
+  if (impl_->sessions.open_session(session) != nullptr) impl_->grants.bank_freed(session);
+}
+
+void Core::tick(TimePoint now) {
+  impl_->leases.expire(now);
+  impl_->publisher.tick(now);
+  impl_->images.abandon_idle_since({now.ns - impl_->config.incomplete_ttl.ns});
+}
+
+ByteCount Core::evict(ByteCount bytes) {
+  return impl_->images.evict(bytes);
+}
+
+// ---- status ----
+
+CoreStats Core::stats() const {
+  const ImageStats images = impl_->images.stats();
+  const LeaseStats leases = impl_->leases.stats();
+  const PublishStats& saves = impl_->publisher.stats();
+  const RestoreStats& loads = impl_->restorer.stats();
+  CoreStats s;
+  s.sessions = impl_->sessions.living();
+  s.instances = static_cast<std::uint32_t>(impl_->instances.all().size());
+  s.leases = leases.leases;
+  s.operations = impl_->operations.count();
+  s.blocks = images.sealed;
+  s.inflight_images = images.inflight;
+  s.hits = leases.hits;
+  s.misses = leases.misses;
+  s.published = saves.published;
+  s.published_bytes = saves.published_bytes;
+  s.filtered = saves.filtered;
+  s.dropped = saves.dropped;
+  s.restored = loads.restored;
+  s.restored_bytes = loads.restored_bytes;
+  s.evicted = images.evicted;
+  s.abandoned = images.abandoned;
+  s.failed_verifications = loads.failed_verifications;
+  s.failed_restores = loads.failed_restores;
+  s.waits = saves.waits + loads.waits;
+  s.expired_leases = leases.expired;
+  s.quarantined_extents = images.quarantined_extents;
+  s.leased = images.pinned;
+  s.quarantined = impl_->pool.stats().quarantined;
+  return s;
+}
+
+std::vector<InstanceStats> Core::instances() const {
+  std::vector<InstanceStats> out;
+  for (const auto& [id, instance] : impl_->instances.all()) {
+    out.push_back(
+        {id, instance.present, static_cast<std::uint16_t>(instance.ranks.size()), impl_->leases.count(id)});
+  }
+  return out;
+}
+
+}  // namespace orbitkv::cache

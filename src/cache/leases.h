@@ -1,0 +1,160 @@
+// Queries and leases. One object serves a query from its first part to the end of its
+// lease: it pins the leading run as the parts come, then holds it for the ranks of the
+// instance, each of which consumes it once, in order. Identity: instance, group, mode,
+// request id. Owned by the core; single-threaded. Never answers an old lease for
+// another list, never lets one outlive its TTL, never touches the pins of restores.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "cache/core.h"
+#include "cache/images.h"
+#include "cache/sessions.h"
+#include "cache/transitions.h"
+#include "mem/budget.h"
+
+namespace orbitkv::cache {
+
+// 128 bits over the keyed hashes of a list, in order.
+struct ListDigest {
+  std::uint64_t a = 0, b = 0;
+  void add(std::uint64_t hash);
+  friend bool operator==(const ListDigest&, const ListDigest&) = default;
+};
+
+struct QueryName {
+  InstanceId instance;
+  GroupId group;
+  QueryMode mode = QueryMode::kRead;
+  std::string request_id;
+};
+struct QueryNameView {
+  InstanceId instance;
+  GroupId group;
+  QueryMode mode = QueryMode::kRead;
+  std::string_view request_id;
+};
+
+struct Lease {
+  QueryName name;
+  SessionId session;
+  LeaseState state = LeaseState::kRetired;
+  std::uint64_t revision = 0;
+  LeaseId id;                         // zero until the last part
+  std::uint32_t total = 0, next = 0;  // hashes of the list; of them seen
+  std::uint32_t hits = 0;             // leading run
+  bool run_open = true;               // no gap so far
+  ListDigest digest;
+  std::vector<RecordId> records;        // pinned; empty in discover mode
+  std::vector<std::uint32_t> consumed;  // blocks, by rank
+  std::uint32_t ranks_left = 0;
+  // The same list may be asked again, in parts: how far it has been recognised.
+  std::uint32_t again_next = 0;
+  ListDigest again_digest;
+  TimePoint deadline;
+  std::uint32_t older = kNoLink, newer = kNoLink;  // by deadline
+  mem::Reservation metadata;
+};
+
+struct LeaseStats {
+  std::uint32_t leases = 0;  // not counting queries that wait for parts
+  std::uint64_t hits = 0, misses = 0, expired = 0;
+};
+
+class Leases {
+ public:
+  struct Config {
+    Duration ttl;
+    std::array<std::uint64_t, 2> seed{};
+  };
+  Leases(const Config& config, Images& images, Sessions& sessions)
+      : config_(config), images_(images), sessions_(sessions) {}
+  ~Leases();
+
+  struct Target {
+    KeySpace space;
+    std::uint16_t ranks = 1;  // of the instance: each consumes a lease once
+  };
+  Result<QueryAnswer> query(SessionId session, const QueryPart& part, const Target& target, TimePoint now);
+
+  // nullptr: unknown, consumed, released or expired.
+  Lease* find(const LeaseId& id);
+  // Rank `rank` has taken `blocks` more; the last of the last rank retires the lease.
+  void consume(Lease& lease, std::uint16_t rank, std::uint32_t blocks);
+  void release(Lease& lease);
+  // Both modes. kReject: the query belongs to another session.
+  Status cancel(SessionId session, QueryNameView name);
+  void end_session(SessionId session);
+  void end_instance(const InstanceId& instance);
+  void expire(TimePoint now);
+
+  LeaseStats stats() const { return stats_; }
+  std::uint32_t count(const InstanceId& instance) const;
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(const QueryNameView& name) const;
+    std::size_t operator()(const QueryName& n) const {
+      return (*this)(QueryNameView{n.instance, n.group, n.mode, n.request_id});
+    }
+    std::size_t operator()(const LeaseId& id) const;
+  };
+  struct Equal {
+    using is_transparent = void;
+    bool operator()(const QueryNameView& a, const QueryNameView& b) const {
+      return a.instance == b.instance && a.group == b.group && a.mode == b.mode &&
+             a.request_id == b.request_id;
+    }
+    static QueryNameView view(const QueryName& n) { return {n.instance, n.group, n.mode, n.request_id}; }
+    bool operator()(const QueryName& a, const QueryName& b) const { return (*this)(view(a), view(b)); }
+    bool operator()(const QueryName& a, const QueryNameView& b) const { return (*this)(view(a), b); }
+    bool operator()(const QueryNameView& a, const QueryName& b) const { return (*this)(a, view(b)); }
+  };
+  // A part with what the tables said about it.
+  struct Seen {
+    const QueryPart& part;
+    std::span<const Lookup> lookups;
+    std::uint32_t run = 0;  // leading resident hashes of the part
+    TimePoint now;
+    std::uint16_t ranks = 1;
+    bool last() const { return part.first + part.hashes.size() == part.total; }
+  };
+
+  Seen look_up(const QueryPart& part, const Target& target, TimePoint now, QueryAnswer& answer);
+  Result<std::uint32_t> prepare(SessionId session, const Seen& seen);
+  Result<std::uint32_t> start(SessionId session, const Seen& seen);
+  Status restart(std::uint32_t index, std::uint32_t kept, const Seen& seen);
+  bool recognise(Lease& lease, const Seen& seen);
+  void absorb(std::uint32_t index, const Seen& seen, QueryAnswer& answer);
+  void become_ready(std::uint32_t index, const Seen& seen);
+  void unpin_from(Lease& lease, std::size_t kept);
+  void retire(std::uint32_t index, LeaseEvent event);
+  void refresh(std::uint32_t index, TimePoint now);
+  void unlink(std::uint32_t index);
+  std::uint32_t index_of(const Lease& lease) const { return by_name_.find(lease.name)->second; }
+  LeaseId make_id();
+
+  Config config_;
+  Images& images_;
+  Sessions& sessions_;
+  std::deque<Lease> leases_;
+  std::vector<std::uint32_t> free_;
+  std::unordered_map<QueryName, std::uint32_t, Hash, Equal> by_name_;
+  std::unordered_map<LeaseId, std::uint32_t, Hash> by_id_;
+  std::uint32_t oldest_ = kNoLink, newest_ = kNoLink;
+  std::uint64_t last_revision_ = 0, last_id_ = 0;
+  std::vector<Lookup> lookups_;  // of the part at hand
+  LeaseStats stats_;
+};
+
+}  // namespace orbitkv::cache

@@ -1,0 +1,68 @@
+// Publishes: filter what is there, wait for other publishers of the same block, lend
+// slots, commit or return them by receipt. Owned by the core; single-threaded. While
+// it waits an operation holds nothing; lent slots never come back on a timer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "cache/core.h"
+#include "cache/grants.h"
+#include "cache/images.h"
+#include "cache/instances.h"
+#include "cache/operations.h"
+#include "cache/scratch_set.h"
+
+namespace orbitkv::cache {
+
+struct PublishStats {
+  std::uint64_t published = 0, published_bytes = 0;  // slots and their bytes
+  std::uint64_t filtered = 0, dropped = 0, waits = 0;
+};
+
+class Publisher {
+ public:
+  struct Parts {
+    Ports& ports;
+    Images& images;
+    Instances& instances;
+    Operations& operations;
+    Grants& grants;
+    Duration wait;
+  };
+  explicit Publisher(const Parts& parts) : p_(parts) {}
+
+  Result<PublishAnswer> publish(const PublishInput& in, Registration& registration, TimePoint now);
+  // Granted or claimed: the client's receipt.
+  void drained(OperationIndex index, const DrainReport& report, TimePoint now);
+  // The session closed. Claimed work stays.
+  void withdraw(OperationIndex index, const Error& why, TimePoint now);
+  // The process ended without a receipt: what was claimed is quarantined.
+  void lost(OperationIndex index, TimePoint now);
+  // Those that have waited long enough go on without the blocks of others.
+  void tick(TimePoint now);
+
+  const PublishStats& stats() const { return stats_; }
+
+ private:
+  Status check(const PublishInput& in, const Registration& registration) const;
+  std::uint32_t take_list(Operation& op, const PublishInput& in);
+  PublishAnswer advance(OperationIndex index, TimePoint now);
+  PublishAnswer classify(const Operation& op, OperationIndex& blocker) const;
+  void lend_wanted(OperationIndex index, PublishAnswer& answer);
+  void wait_for(OperationIndex index, OperationIndex blocker);
+  void look_up(const Operation& op);
+  SlotState state_of(const Operation& op, std::size_t i, OperationIndex* owner) const;
+  void finish(OperationIndex index, TimePoint now);
+
+  Parts p_;
+  std::vector<OperationIndex> waiting_;  // oldest first
+  std::vector<Lookup> lookups_;          // of the list at hand
+  ScratchSet repeats_;
+  PublishStats stats_;
+};
+
+}  // namespace orbitkv::cache

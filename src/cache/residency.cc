@@ -1,0 +1,217 @@
+#include "cache/residency.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/limits.h"
+
+namespace orbitkv::cache {
+
+namespace {
+
+constexpr std::size_t kWindow = limits::kProbeWindow;
+// How far a lookup runs ahead of the next stage: enough to cover a miss to DRAM, few
+// enough to stay within the CPU's outstanding misses.
+constexpr std::size_t kAhead = 12;
+constexpr std::uint32_t kMaxBlocks = 1u << 30;
+
+std::uint64_t fold(std::uint64_t a, std::uint64_t b) {
+  const auto p = static_cast<unsigned __int128>(a) * b;
+  return static_cast<std::uint64_t>(p) ^ static_cast<std::uint64_t>(p >> 64);
+}
+
+// Bijective scrambling of a seed word (splitmix64).
+std::uint64_t scramble(std::uint64_t x) {
+  x += 0x9E3779B97F4A7C15;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t word(const BlockHash& hash, std::size_t i) {
+  std::uint64_t w = 0;
+  std::memcpy(&w, hash.bytes.data() + 8 * i, 8);
+  return w;
+}
+
+std::uint32_t tag_of(std::uint64_t hash) {
+  return static_cast<std::uint32_t>(hash >> 32);
+}
+
+}  // namespace
+
+Residency::Residency(const Config& config)
+    : max_blocks_(config.max_blocks),
+      homes_(2 * std::uint64_t{config.max_blocks}),
+      keys_{scramble(config.seed[0]), scramble(config.seed[1]), scramble(config.seed[0] ^ 0x51),
+            scramble(config.seed[1] ^ 0x52)},
+      hot_(max_blocks_),
+      cold_(max_blocks_),
+      index_(homes_ + kWindow) {
+  ORBITKV_CHECK(max_blocks_ > 0 && max_blocks_ <= kMaxBlocks, "max_blocks must be 1 .. 2^30");
+}
+
+std::uint64_t Residency::hash_key(std::uint64_t mix, const BlockHash& hash) const {
+  const std::uint64_t a = fold(word(hash, 0) ^ keys_[0], word(hash, 1) ^ keys_[1]);
+  const std::uint64_t b = fold(word(hash, 2) ^ keys_[2], word(hash, 3) ^ keys_[3]);
+  return fold(a ^ mix, b ^ keys_[0]);
+}
+
+KeySpace Residency::key_space(NamespaceIndex name_space, GroupId group) const {
+  const std::uint64_t id = std::uint64_t{name_space.value} << 16 | group.value;
+  return {name_space, group, scramble(id ^ keys_[1])};
+}
+
+std::uint64_t Residency::hash_of(const BlockKey& key) const {
+  return hash_key(key_space(key.name_space, key.group).mix, key.hash);
+}
+
+bool Residency::matches(std::uint32_t record, const KeySpace& space, const BlockHash& hash) const {
+  const HotRecord& h = hot_[record];
+  return std::memcmp(h.hash.bytes.data(), hash.bytes.data(), sizeof hash.bytes) == 0 &&
+         h.name_space == space.name_space && h.group == space.group;
+}
+
+// First record in the window with this tag: almost always the key's own.
+std::uint32_t Residency::candidate(std::uint64_t hash) const {
+  const std::uint32_t tag = tag_of(hash);
+  const std::uint64_t first = home(tag);
+  for (std::uint64_t i = first; i < first + kWindow; ++i) {
+    const Cell cell = index_[i];
+    if (cell.record_plus_1 == 0) return kNoLink;
+    if (cell.tag == tag) return cell.record_plus_1 - 1;
+  }
+  return kNoLink;
+}
+
+RecordId Residency::find_hashed(const KeySpace& space, const BlockHash& hash, std::uint64_t hashed) const {
+  const std::uint32_t tag = tag_of(hashed);
+  const std::uint64_t first = home(tag);
+  for (std::uint64_t i = first; i < first + kWindow; ++i) {
+    const Cell cell = index_[i];
+    if (cell.record_plus_1 == 0) break;
+    if (cell.tag == tag && matches(cell.record_plus_1 - 1, space, hash)) {
+      return RecordId(cell.record_plus_1 - 1);
+    }
+  }
+  return kNoRecord;
+}
+
+RecordId Residency::find(const BlockKey& key) const {
+  const KeySpace space = key_space(key.name_space, key.group);
+  return find_hashed(space, key.hash, hash_key(space.mix, key.hash));
+}
+
+void Residency::find_batch(const KeySpace& space, std::span<const BlockHash> hashes,
+                           std::span<Lookup> out) const {
+  const std::size_t n = hashes.size();
+  ORBITKV_CHECK(out.size() >= n, "find_batch needs one result a hash");
+  for (std::size_t i = 0; i < n + 2 * kAhead; ++i) {
+    if (i < n) {
+      out[i].hash = hash_key(space.mix, hashes[i]);
+      __builtin_prefetch(&index_[home(tag_of(out[i].hash))]);
+    }
+    if (i >= kAhead && i - kAhead < n) {
+      Lookup& l = out[i - kAhead];
+      l.record = RecordId(candidate(l.hash));
+      if (l.record != kNoRecord) {
+        __builtin_prefetch(&hot_[l.record.value]);
+        prefetch_cold(l.record.value);
+      }
+    }
+    if (i < 2 * kAhead) continue;
+    Lookup& l = out[i - 2 * kAhead];
+    const BlockHash& hash = hashes[i - 2 * kAhead];
+    if (l.record != kNoRecord && !matches(l.record.value, space, hash)) {
+      l.record = find_hashed(space, hash, l.hash);
+    }
+  }
+}
+
+void Residency::prefetch_cold(std::uint32_t record) const {
+  if (record < max_blocks_) {
+    const auto* p = reinterpret_cast<const std::byte*>(&cold_[record]);
+    __builtin_prefetch(p);
+    __builtin_prefetch(p + sizeof(ColdRecord) - 1);
+  }
+}
+
+Residency::Insert Residency::insert(const BlockKey& key, RecordId& out) {
+  if (free_ == kNoLink && fresh_ == max_blocks_) return Insert::kTableFull;
+  const std::uint32_t tag = tag_of(hash_of(key));
+  const std::uint64_t first = home(tag);
+  std::uint64_t i = first;
+  while (i < first + kWindow && index_[i].record_plus_1 != 0) ++i;
+  if (i == first + kWindow) return Insert::kWindowFull;
+  std::uint32_t r = free_;
+  if (r == kNoLink) {
+    r = fresh_++;
+  } else {
+    free_ = cold_[r].next;
+  }
+  hot_[r] = HotRecord{};
+  hot_[r].hash = key.hash;
+  hot_[r].name_space = key.name_space;
+  hot_[r].group = key.group;
+  hot_[r].state = ImageState::kLent;
+  cold_[r] = ColdRecord{};
+  index_[i] = {tag, r + 1};
+  ++used_;
+  out = RecordId(r);
+  return Insert::kInserted;
+}
+
+std::size_t Residency::window(const BlockKey& key, std::span<RecordId> out) const {
+  const std::uint64_t first = home(tag_of(hash_of(key)));
+  const std::size_t n = std::min(kWindow, out.size());
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const Cell cell = index_[first + i];
+    if (cell.record_plus_1 != 0) out[found++] = RecordId(cell.record_plus_1 - 1);
+  }
+  return found;
+}
+
+void Residency::unindex(RecordId record) {
+  const HotRecord& h = hot_[record.value];
+  const std::uint64_t first = home(tag_of(hash_of({h.hash, h.name_space, h.group})));
+  std::uint64_t hole = first;
+  while (hole < first + kWindow && index_[hole].record_plus_1 != record.value + 1) ++hole;
+  ORBITKV_CHECK(hole < first + kWindow, "record is not in the index");
+  // Backward shift: a cell moves into the hole unless its home lies behind it.
+  const std::uint64_t end = homes_ + kWindow;
+  for (std::uint64_t i = hole + 1; i < end && index_[i].record_plus_1 != 0; ++i) {
+    if (home(index_[i].tag) > hole) continue;
+    index_[hole] = index_[i];
+    hole = i;
+  }
+  index_[hole] = Cell{};
+}
+
+void Residency::free_record(RecordId record) {
+  const std::uint32_t r = record.value;
+  ORBITKV_CHECK(hot_[r].state != ImageState::kFree, "record freed twice");
+  hot_[r].state = ImageState::kFree;
+  cold_[r] = ColdRecord{};
+  cold_[r].next = free_;
+  free_ = r;
+  --used_;
+}
+
+void Residency::push_recent(RecordId record) {
+  const std::uint32_t r = record.value;
+  cold_[r].prev = kNoLink;
+  cold_[r].next = head_;
+  if (head_ != kNoLink) cold_[head_].prev = r;
+  head_ = r;
+  if (tail_ == kNoLink) tail_ = r;
+}
+
+void Residency::unlink(RecordId record) {
+  const ColdRecord& c = cold_[record.value];
+  (c.prev == kNoLink ? head_ : cold_[c.prev].next) = c.next;
+  (c.next == kNoLink ? tail_ : cold_[c.next].prev) = c.prev;
+}
+
+}  // namespace orbitkv::cache

@@ -1,0 +1,134 @@
+// Residency tables: which block images there are and where their first slot lies.
+// Flat, 32-bit links, no pointers, sized at start, pages touched when used; 120 bytes
+// a one-slot block at the full load of max_blocks (hot 64, cold 40, index 2 x 8).
+// Owned by the core thread through cache/images.h, which knows what states and pins
+// mean; this file only keeps the tables consistent. Never allocates after the start.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/ids.h"
+#include "cache/mapped_array.h"
+#include "orbitkv/types.h"
+
+namespace orbitkv::cache {
+
+using RecordId = Id<struct RecordIdTag, std::uint32_t>;
+inline constexpr RecordId kNoRecord{0xFFFFFFFFu};
+inline constexpr std::uint32_t kNoLink = 0xFFFFFFFFu;
+
+struct BlockKey {
+  BlockHash hash;
+  NamespaceIndex name_space;
+  GroupId group;
+};
+
+enum class ImageState : std::uint8_t {
+  kFree = 0,
+  kLent = 1,     // in flight: at least one slot lent or committed, not all committed
+  kSealed = 2,   // every shard has committed: visible
+  kDropped = 3,  // failed verification; out of the index, still pinned
+};
+
+// What a lookup touches: one line.
+struct alignas(64) HotRecord {
+  BlockHash hash;
+  NamespaceIndex name_space;
+  GroupId group;
+  std::uint8_t encoding;
+  ImageState state;
+  SlabId slab;  // first slot (shard 0)
+  std::uint16_t shards;
+  std::uint16_t pad;
+  std::uint64_t offset;  // first slot, in the slab
+};
+static_assert(sizeof(HotRecord) == 64);
+
+struct ColdRecord {
+  std::uint64_t digest;       // first slot: header digest; while lent, the owner's operation index
+  std::uint64_t allocation;   // first slot; 0: absent
+  std::uint32_t units;        // first slot, in 64 bytes
+  std::uint32_t total_units;  // all slots
+  std::uint32_t pins;
+  std::uint32_t prev;     // recency list; while in flight: index of the in-flight image
+  std::uint32_t next;     // recency list; while free: free list
+  std::uint32_t further;  // first further slot + 1; 0: none
+};
+static_assert(sizeof(ColdRecord) == 40);
+
+// A namespace and group, premixed for hashing.
+struct KeySpace {
+  NamespaceIndex name_space;
+  GroupId group;
+  std::uint64_t mix = 0;
+};
+
+struct Lookup {
+  std::uint64_t hash = 0;  // keyed hash of the key
+  RecordId record = kNoRecord;
+};
+
+class Residency {
+ public:
+  struct Config {
+    std::uint32_t max_blocks = 0;
+    std::array<std::uint64_t, 2> seed{};
+  };
+  explicit Residency(const Config& config);
+
+  KeySpace key_space(NamespaceIndex name_space, GroupId group) const;
+
+  RecordId find(const BlockKey& key) const;
+  // out[i] for hashes[i]; prefetches ahead, so that a batch costs less than its misses.
+  void find_batch(const KeySpace& space, std::span<const BlockHash> hashes, std::span<Lookup> out) const;
+
+  enum class Insert : std::uint8_t { kInserted, kTableFull, kWindowFull };
+  // The key must be absent. kInserted: a record with this key, state kLent, all else zero.
+  Insert insert(const BlockKey& key, RecordId& out);
+  // Records whose index cells lie in the key's probe window; returns how many.
+  std::size_t window(const BlockKey& key, std::span<RecordId> out) const;
+  // Takes the record out of the index (no tombstone: later cells move back).
+  void unindex(RecordId record);
+  // The record must be out of the index and the recency list.
+  void free_record(RecordId record);
+
+  void push_recent(RecordId record);
+  void unlink(RecordId record);
+  RecordId least_recent() const { return RecordId(tail_); }
+
+  HotRecord& hot(RecordId r) { return hot_[r.value]; }
+  const HotRecord& hot(RecordId r) const { return hot_[r.value]; }
+  ColdRecord& cold(RecordId r) { return cold_[r.value]; }
+  const ColdRecord& cold(RecordId r) const { return cold_[r.value]; }
+  void prefetch_cold(std::uint32_t record) const;
+  std::uint32_t records() const { return used_; }
+  std::uint32_t max_blocks() const { return max_blocks_; }
+  // Records ever used are below this; for walks over the whole table.
+  std::uint32_t high_water() const { return fresh_; }
+
+ private:
+  struct Cell {
+    std::uint32_t tag;
+    std::uint32_t record_plus_1;  // 0: empty
+  };
+  std::uint64_t hash_key(std::uint64_t mix, const BlockHash& hash) const;
+  std::uint64_t hash_of(const BlockKey& key) const;
+  std::uint64_t home(std::uint32_t tag) const { return (std::uint64_t{tag} * homes_) >> 32; }
+  bool matches(std::uint32_t record, const KeySpace& space, const BlockHash& hash) const;
+  std::uint32_t candidate(std::uint64_t hash) const;
+  RecordId find_hashed(const KeySpace& space, const BlockHash& hash, std::uint64_t hashed) const;
+
+  std::uint32_t max_blocks_;
+  std::uint64_t homes_;  // cells that may be a home; kProbeWindow more follow, so nothing wraps
+  std::array<std::uint64_t, 4> keys_;
+  MappedArray<HotRecord> hot_;
+  MappedArray<ColdRecord> cold_;
+  MappedArray<Cell> index_;
+  std::uint32_t used_ = 0, fresh_ = 0, free_ = kNoLink;
+  std::uint32_t head_ = kNoLink, tail_ = kNoLink;
+};
+
+}  // namespace orbitkv::cache

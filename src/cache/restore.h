@@ -1,0 +1,55 @@
+// Restores: a range of a lease becomes a grant with pins of its own; the receipt
+// returns them and drops what did not verify. Owned by the core; single-threaded. A
+// refused restore consumes nothing and pins nothing.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "cache/core.h"
+#include "cache/grants.h"
+#include "cache/images.h"
+#include "cache/leases.h"
+#include "cache/operations.h"
+#include "cache/scratch_set.h"
+
+namespace orbitkv::cache {
+
+struct RestoreStats {
+  std::uint64_t restored = 0, restored_bytes = 0;  // slots and their bytes, of successes
+  std::uint64_t failed_restores = 0, failed_verifications = 0, waits = 0;
+};
+
+class Restorer {
+ public:
+  struct Parts {
+    Ports& ports;
+    Images& images;
+    Leases& leases;
+    Operations& operations;
+    Grants& grants;
+  };
+  explicit Restorer(const Parts& parts) : p_(parts) {}
+
+  Result<std::uint32_t> restore(const RestoreInput& in, Registration& registration, TimePoint now);
+  void drained(OperationIndex index, const DrainReport& report);
+  void withdraw(OperationIndex index, const Error& why);
+  void lost(OperationIndex index);
+
+  const RestoreStats& stats() const { return stats_; }
+
+ private:
+  Result<Lease*> usable_lease(const RestoreInput& in, const Registration& registration);
+  Status check_targets(const RestoreInput& in, const Registration& registration);
+  Status check_sources(const RestoreInput& in, const Lease& lease) const;
+  void take_entries(Operation& op, const RestoreInput& in, const Lease& lease);
+  void drop_failed(const Operation& op, const DrainReport& report);
+  void finish(OperationIndex index);
+
+  Parts p_;
+  ScratchSet targets_;
+  RestoreStats stats_;
+};
+
+}  // namespace orbitkv::cache

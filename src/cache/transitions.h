@@ -1,0 +1,189 @@
+// The state machines of the core as tables: state x event -> next state. A cell that
+// says kIllegal is a bug of ours, never an input from outside: step() stops the
+// daemon there. transitions_test.cc holds every expected cell. Pure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/check.h"
+
+namespace orbitkv::cache {
+
+template <class State, class Event>
+struct Transitions {
+  static constexpr std::size_t kStates = static_cast<std::size_t>(State::kIllegal);
+  static constexpr std::size_t kEvents = static_cast<std::size_t>(Event::kCount);
+  std::array<std::array<State, kEvents>, kStates> cells;
+  constexpr State next(State from, Event event) const {
+    if (from == State::kIllegal || event == Event::kCount) return State::kIllegal;
+    return cells[static_cast<std::size_t>(from)][static_cast<std::size_t>(event)];
+  }
+};
+
+// ---- session ----
+
+enum class SessionState : std::uint8_t {
+  kAbsent,   // the slot was never used
+  kOpen,     // serves
+  kClosing,  // closed; claimed work is outstanding
+  kGone,     // closed; holds nothing but quarantine; the slot may be opened again
+  kIllegal,
+};
+enum class SessionEvent : std::uint8_t { kOpened, kClosed, kProcessEnded, kEmptied, kCount };
+
+namespace detail {
+using S = SessionState;
+inline constexpr Transitions<SessionState, SessionEvent> kSession{{{
+    //  kOpened      kClosed      kProcessEnded  kEmptied
+    {{S::kOpen, S::kIllegal, S::kIllegal, S::kIllegal}},     // kAbsent
+    {{S::kIllegal, S::kClosing, S::kClosing, S::kIllegal}},  // kOpen
+    {{S::kIllegal, S::kClosing, S::kClosing, S::kGone}},     // kClosing
+    {{S::kOpen, S::kGone, S::kGone, S::kIllegal}},           // kGone
+}}};
+}  // namespace detail
+
+// ---- publish ----
+
+enum class PublishState : std::uint8_t {
+  kSubmitted,  // validated, nothing reserved
+  kWaiting,    // another operation has one of its blocks in flight; nothing reserved
+  kReserved,   // extents lent, grant not written (plan bank full)
+  kGranted,    // the client may claim it or may have
+  kClaimed,    // a revoke came too late: only a receipt or the process's end frees it
+  kEnded,
+  kIllegal,
+};
+enum class PublishEvent : std::uint8_t {
+  kWait,     // blocked by another publisher
+  kReserve,  // extents were lent
+  kNothing,  // nothing is left to copy
+  kBankFull,
+  kGrant,
+  kCommit,     // receipt: success
+  kFail,       // receipt: failure
+  kWithdraw,   // session closed, client had not claimed
+  kClaimSeen,  // session closed, client had claimed
+  kLost,       // process ended without a receipt
+  kCount,
+};
+
+namespace detail {
+using P = PublishState;
+inline constexpr Transitions<PublishState, PublishEvent> kPublish{{{
+    // kWait, kReserve, kNothing, kBankFull, kGrant, kCommit, kFail, kWithdraw, kClaimSeen, kLost
+    {{P::kWaiting, P::kReserved, P::kEnded, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal,
+      P::kIllegal, P::kIllegal}},  // kSubmitted
+    {{P::kWaiting, P::kReserved, P::kEnded, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kEnded,
+      P::kIllegal, P::kIllegal}},  // kWaiting
+    {{P::kIllegal, P::kIllegal, P::kIllegal, P::kReserved, P::kGranted, P::kIllegal, P::kIllegal, P::kEnded,
+      P::kIllegal, P::kIllegal}},  // kReserved
+    {{P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kEnded, P::kEnded, P::kEnded,
+      P::kClaimed, P::kIllegal}},  // kGranted
+    {{P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kEnded, P::kEnded, P::kIllegal,
+      P::kIllegal, P::kEnded}},  // kClaimed
+    {{P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal,
+      P::kIllegal, P::kIllegal}},  // kEnded
+}}};
+}  // namespace detail
+
+// ---- query and lease: one object from the first part of a read to its retirement ----
+
+enum class LeaseState : std::uint8_t {
+  kCollecting,  // parts are still to come; the leading run so far is pinned
+  kReady,       // leased, no shard has consumed anything
+  kConsuming,   // some rank has consumed some range
+  kRetired,     // pins returned; the object is about to be reused
+  kIllegal,
+};
+enum class LeaseEvent : std::uint8_t {
+  kPart,         // a part that is not the last
+  kLastPart,     // the last part, with a run to lease
+  kLastEmpty,    // the last part, nothing to lease
+  kSameList,     // the whole list was asked again, unchanged
+  kNewList,      // another list under the same identity, or the same after a consumption
+  kConsume,      // a rank took a range, more is left for some rank
+  kConsumeLast,  // the last range of the last rank
+  kRelease,
+  kCancel,  // by name, or its session or instance ended
+  kExpire,
+  kCount,
+};
+
+namespace detail {
+using L = LeaseState;
+inline constexpr Transitions<LeaseState, LeaseEvent> kLease{{{
+    // kPart, kLastPart, kLastEmpty, kSameList, kNewList, kConsume, kConsumeLast, kRelease, kCancel, kExpire
+    {{L::kCollecting, L::kReady, L::kRetired, L::kIllegal, L::kCollecting, L::kIllegal, L::kIllegal,
+      L::kIllegal, L::kRetired, L::kRetired}},  // kCollecting
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kReady, L::kCollecting, L::kConsuming, L::kRetired,
+      L::kRetired, L::kRetired, L::kRetired}},  // kReady
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kCollecting, L::kConsuming, L::kRetired,
+      L::kRetired, L::kRetired, L::kRetired}},  // kConsuming
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
+      L::kIllegal, L::kIllegal}},  // kRetired
+}}};
+}  // namespace detail
+
+// ---- restore ----
+
+enum class RestoreState : std::uint8_t {
+  kSubmitted,  // validated, nothing pinned
+  kPinned,     // sources pinned, grant not written (plan bank full)
+  kGranted,    // the client may claim it or may have
+  kClaimed,    // a revoke came too late: only a receipt or the process's end frees it
+  kEnded,
+  kIllegal,
+};
+enum class RestoreEvent : std::uint8_t {
+  kPin,
+  kNothing,  // every target is a hole
+  kBankFull,
+  kGrant,
+  kVerified,   // receipt: success
+  kFail,       // receipt: failure
+  kWithdraw,   // session closed, client had not claimed
+  kClaimSeen,  // session closed, client had claimed
+  kLost,       // process ended without a receipt
+  kCount,
+};
+
+namespace detail {
+using R = RestoreState;
+inline constexpr Transitions<RestoreState, RestoreEvent> kRestore{{{
+    // kPin, kNothing, kBankFull, kGrant, kVerified, kFail, kWithdraw, kClaimSeen, kLost
+    {{R::kPinned, R::kEnded, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal,
+      R::kIllegal}},  // kSubmitted
+    {{R::kIllegal, R::kIllegal, R::kPinned, R::kGranted, R::kIllegal, R::kIllegal, R::kEnded, R::kIllegal,
+      R::kIllegal}},  // kPinned
+    {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kEnded, R::kEnded, R::kEnded, R::kClaimed,
+      R::kIllegal}},  // kGranted
+    {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kEnded, R::kEnded, R::kIllegal, R::kIllegal,
+      R::kEnded}},  // kClaimed
+    {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal,
+      R::kIllegal}},  // kEnded
+}}};
+}  // namespace detail
+
+constexpr SessionState next(SessionState s, SessionEvent e) {
+  return detail::kSession.next(s, e);
+}
+constexpr PublishState next(PublishState s, PublishEvent e) {
+  return detail::kPublish.next(s, e);
+}
+constexpr LeaseState next(LeaseState s, LeaseEvent e) {
+  return detail::kLease.next(s, e);
+}
+constexpr RestoreState next(RestoreState s, RestoreEvent e) {
+  return detail::kRestore.next(s, e);
+}
+
+template <class State, class Event>
+void step(State& state, Event event) {
+  const State to = next(state, event);
+  ORBITKV_CHECK(to != State::kIllegal, "event not allowed in this state (cache/transitions.h)");
+  state = to;
+}
+
+}  // namespace orbitkv::cache
