@@ -18,10 +18,8 @@ void set_log_sink(LogSink sink);
 
 }  // namespace orbitkv
 
-#define ORBITKV_LOG(level, ...)                                       \
-  do {                                                                \
-    if ((level) >= ::orbitkv::log_level()) ::orbitkv::log_line(level, __VA_ARGS__); \
-  } while (0)
+#define ORBITKV_LOG(level, ...) \
+  ((level) >= ::orbitkv::log_level() ? ::orbitkv::log_line(level, __VA_ARGS__) : void())
 #define ORBITKV_DEBUG(...) ORBITKV_LOG(::orbitkv::LogLevel::kDebug, __VA_ARGS__)
 #define ORBITKV_INFO(...) ORBITKV_LOG(::orbitkv::LogLevel::kInfo, __VA_ARGS__)
 #define ORBITKV_WARN(...) ORBITKV_LOG(::orbitkv::LogLevel::kWarning, __VA_ARGS__)

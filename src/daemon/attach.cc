@@ -21,11 +21,6 @@ Result<UniqueFd> make_eventfd() {
   return fd;
 }
 
-Result<UniqueFd> duplicate(const UniqueFd& fd) {
-  UniqueFd copy(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-  if (!copy.valid()) return errno_error("duplicating an eventfd");
-  return copy;
-}
 }  // namespace
 
 void Manager::refuse(shm::Socket& socket, const Error& why) {
@@ -119,18 +114,15 @@ Status Manager::make_session(Visitor& visitor, const wire::Hello& hello) {
   const SessionId id(static_cast<std::uint32_t>(slot - sessions_.begin()));
   const Epoch epoch(next_epoch_++);
   ORBITKV_ASSIGN_OR_RETURN(auto memory, shm::SessionMemory::create(id, epoch));
-  ORBITKV_ASSIGN_OR_RETURN(auto to_manager, make_eventfd());
-  ORBITKV_ASSIGN_OR_RETURN(auto to_client, make_eventfd());
-  ORBITKV_ASSIGN_OR_RETURN(auto my_bell, duplicate(to_manager));
-  ORBITKV_ASSIGN_OR_RETURN(auto its_bell, duplicate(to_client));
+  ORBITKV_ASSIGN_OR_RETURN(auto bell, make_eventfd());
   std::vector<std::byte> out;
   wire::encode(wire::HelloReply{id, epoch, incarnation_, shm::SessionLayout::kBytes, std::string("orbitkv ") + kVersion},
                out);
-  const int fds[] = {memory.fd(), to_manager.get(), to_client.get()};
+  const int fds[] = {memory.fd(), bell.get()};
   ORBITKV_RETURN_IF_ERROR(visitor.socket.send(out, fds));
   const int socket_fd = visitor.socket.fd();
   loop_->remove(socket_fd);
-  shm::ManagerChannel channel(std::move(memory), {std::move(my_bell), std::move(its_bell)});
+  shm::ManagerChannel channel(std::move(memory), std::move(bell));
   auto session = std::make_unique<Session>(Session::Parts{id, epoch, hello.client, std::move(visitor.socket),
                                                           std::move(visitor.peer), std::move(channel)});
   Session& adopted = *session;
@@ -148,9 +140,7 @@ void Manager::adopt(Session& session) {
   if (watched.ok())
     watched = loop_->add(session.peer().pidfd.get(), rt::kReadable, [this, id](rt::Ready) { on_process_ended(id); });
   if (watched.ok())
-    watched = loop_->add(session.channel().wake_fd(), rt::kReadable, [this, id](rt::Ready) {
-      if (auto& here = sessions_[id.value]) here->channel().drain_wake_fd();
-    });
+    watched = loop_->add(session.channel().wake_fd(), rt::kReadableEdge, [](rt::Ready) {});
   ORBITKV_CHECK(watched.ok(), "epoll refuses a descriptor of a new session");
   ORBITKV_INFO("session %u attached: %s, pid %d", id.value, session.name().c_str(), session.peer().pid);
   offer_slabs(session);

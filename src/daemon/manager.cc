@@ -33,12 +33,14 @@ Status Manager::start() {
   started_ = monotonic_now();
   incarnation_ = Incarnation(random_word());
   next_epoch_ = random_word();
+  options_.core.seed = {random_word(), random_word()};
   ORBITKV_ASSIGN_OR_RETURN(loop_, rt::EventLoop::create());
   ORBITKV_RETURN_IF_ERROR(watch_signals());
   ORBITKV_ASSIGN_OR_RETURN(auto listener, shm::Listener::open(options_.socket));
   listener_ = std::make_unique<shm::Listener>(std::move(listener));
   ORBITKV_ASSIGN_OR_RETURN(pool_, mem::Pool::create(options_.pool));
-  core_ = std::make_unique<cache::Core>(options_.core, *pool_, *this);
+  cache::Ports& ports = *this;
+  core_ = std::make_unique<cache::Core>(options_.core, *pool_, ports);
   commands_ = std::make_unique<CommandServer>(*core_);
   ORBITKV_RETURN_IF_ERROR(loop_->add(listener_->fd(), rt::kReadable, [this](rt::Ready) { on_connection(); }));
   ORBITKV_RETURN_IF_ERROR(loop_->add(pool_->ready_fd(), rt::kReadable, [this](rt::Ready) { tick(); }));

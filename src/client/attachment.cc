@@ -1,0 +1,191 @@
+#include "client/attachment.h"
+
+#include <chrono>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/fault.h"
+#include "base/limits.h"
+#include "base/log.h"
+
+namespace orbitkv::client {
+namespace {
+using shm::RecordState;
+constexpr std::uint32_t kAllSlots = (1u << limits::kDescriptorSlots) - 1;
+constexpr std::size_t kRetiredBeforeSweep = 64;
+
+int ms_until(TimePoint deadline) {
+  const std::int64_t ns = (deadline - monotonic_now()).ns;
+  return ns <= 0 ? 0 : static_cast<int>((ns + 999'999) / 1'000'000);
+}
+}  // namespace
+
+Result<std::unique_ptr<Attachment>> Attachment::open(const Target& target) {
+  const int timeout = static_cast<int>(target.timeout_ms);
+  ORBITKV_ASSIGN_OR_RETURN(auto socket, shm::connect_to(target.path, timeout));
+  ORBITKV_ASSIGN_OR_RETURN(auto peer, shm::authenticate_peer(socket));
+  std::unique_ptr<Attachment> made(new Attachment(target, std::move(socket), std::move(peer)));
+  ORBITKV_RETURN_IF_ERROR(made->greet());
+  return made;
+}
+
+Status Attachment::greet() {
+  const int timeout = static_cast<int>(target_.timeout_ms);
+  wire::Buffer frame;
+  wire::encode(wire::Hello{wire::kAbiVersion, wire::PeerRole::kEngine, target_.name}, frame);
+  ORBITKV_RETURN_IF_ERROR(socket_.send_within(frame, {}, timeout));
+  ORBITKV_ASSIGN_OR_RETURN(auto message, socket_.receive_within(timeout));
+  if (auto refused = wire::decode_socket_error(message.frame); refused.ok()) return Error(refused->code, refused->text);
+  ORBITKV_ASSIGN_OR_RETURN(hello_, wire::decode_hello_reply(message.frame));
+  if (message.fds.size() != 2) return reject("the Manager's hello lacks the session's descriptors");
+  ORBITKV_ASSIGN_OR_RETURN(auto memory,
+                           shm::SessionMemory::attach(std::move(message.fds[0]), hello_.session, hello_.epoch));
+  channel_ = std::make_unique<shm::ClientChannel>(std::move(memory), std::move(message.fds[1]));
+  free_slots_ = kAllSlots;
+  for (std::uint32_t i = limits::kRecords; i > 0; --i) free_records_.push_back({RecordIndex(i - 1), OperationId()});
+  return ok_status();
+}
+
+void Attachment::lose() {
+  lost_.store(true, std::memory_order_release);
+  channel_->wake_waiters();
+  std::lock_guard lock(slab_mutex_);
+  slab_added_.notify_all();
+}
+
+// ---- commands ----
+
+Result<wire::Buffer> Attachment::call(wire::Opcode opcode, const Encode& encode, std::uint32_t timeout_ms) {
+  std::lock_guard lock(call_mutex_);
+  if (lost()) return reconnect("the Manager is gone");
+  const TimePoint deadline = monotonic_now() + milliseconds(timeout_ms);
+  wire::Command command{opcode, next_request_++, hello_.epoch, 0, 0};
+  request_.clear();
+  if (encode) {
+    encode(request_);
+    ORBITKV_CHECK(request_.size() <= limits::kDescriptorSlotBytes, "a request outgrew its slot");
+    if (free_slots_ == 0) return busy("every descriptor slot belongs to a call that timed out; the Manager hangs");
+    command.slot = static_cast<std::uint32_t>(__builtin_ctz(free_slots_));
+    command.length = static_cast<std::uint32_t>(request_.size());
+    free_slots_ &= ~(1u << command.slot);
+    std::memcpy(channel_->slot(command.slot), request_.data(), request_.size());
+  }
+  if (!channel_->push_command(wire::encode(command))) {
+    if (encode) free_slots_ |= 1u << command.slot;
+    return busy("the command ring is full of calls that timed out; the Manager hangs");
+  }
+  channel_->ring_manager();
+  fault_hit(FaultPoint::kClientSubmitted);
+  auto result = await(command, deadline);
+  const bool timed_out = !result.ok() && result.error().code() == Code::kReconnect && !lost();
+  if (encode && timed_out) late_.emplace(command.request, command.slot);
+  if (encode && !timed_out) free_slots_ |= 1u << command.slot;
+  return result;
+}
+
+Result<wire::Buffer> Attachment::await(const wire::Command& sent, TimePoint deadline) {
+  for (;;) {
+    const std::uint64_t seen = channel_->bell();
+    while (auto bytes = channel_->pop_reply()) {
+      auto reply = wire::decode_reply(*bytes);
+      if (!reply.ok() || reply->epoch != hello_.epoch) {
+        lose();
+        return reconnect("the Manager's reply is damaged");
+      }
+      if (reply->request == sent.request) return take_reply(*reply);
+      if (auto late = late_.find(reply->request); late != late_.end()) {
+        free_slots_ |= 1u << late->second;
+        late_.erase(late);
+      }
+    }
+    if (lost()) return reconnect("the Manager went away during the call");
+    const int left = ms_until(deadline);
+    if (left == 0) return reconnect("the Manager did not answer in time");
+    channel_->wait(seen, target_.spins, left);
+  }
+}
+
+Result<wire::Buffer> Attachment::take_reply(const wire::Reply& reply) {
+  wire::Buffer frame(reply.length);
+  std::memcpy(frame.data(), channel_->slot(reply.slot), reply.length);
+  if (reply.code == Code::kOk) return frame;
+  auto error = wire::decode_error_reply(frame);
+  return Error(reply.code, error.ok() ? std::string(error->text) : "the Manager refused without a text");
+}
+
+// ---- records ----
+
+void Attachment::collect_retired() {
+  std::erase_if(retired_, [this](const RecordRef& ref) {
+    const auto word = shm::unpack(channel_->load_word(ref.record));
+    if (!word || word->operation != ref.operation) return false;
+    const bool over = word->state == RecordState::kReaped || word->state == RecordState::kFailed ||
+                      word->state == RecordState::kRevoked;
+    if (!over || channel_->exchange(ref.record, *word, {ref.operation, RecordState::kAcknowledged})) return false;
+    free_records_.push_back(ref);
+    return true;
+  });
+}
+
+Result<std::vector<RecordRef>> Attachment::reserve(std::uint32_t n) {
+  std::lock_guard lock(record_mutex_);
+  if (lost()) return reconnect("the Manager is gone");
+  if (free_records_.size() < n || retired_.size() > kRetiredBeforeSweep) collect_retired();
+  if (free_records_.size() < n) return busy("all 1024 operations of this session are open; wait for some to end");
+  std::vector<RecordRef> refs;
+  refs.reserve(n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const RecordRef last = free_records_.back();
+    const RecordRef ref{last.record, OperationId(next_operation_++)};
+    const auto state = last.operation.value ? RecordState::kAcknowledged : RecordState::kFree;
+    if (channel_->exchange(ref.record, {last.operation, state}, {ref.operation, RecordState::kReserved}))
+      return bug("a free grant record changed by itself");
+    free_records_.pop_back();
+    refs.push_back(ref);
+  }
+  return refs;
+}
+
+bool Attachment::withdraw(RecordRef ref) {
+  std::lock_guard lock(record_mutex_);
+  const shm::RecordWord reserved{ref.operation, RecordState::kReserved};
+  if (channel_->exchange(ref.record, reserved, {ref.operation, RecordState::kAcknowledged})) return false;
+  free_records_.push_back(ref);
+  return true;
+}
+
+void Attachment::retire(RecordRef ref) {
+  std::lock_guard lock(record_mutex_);
+  retired_.push_back(ref);
+}
+
+// ---- slabs ----
+
+const mem::MappedSlab* Attachment::slab(SlabId id) {
+  std::lock_guard lock(slab_mutex_);
+  auto it = slabs_.find(id.value);
+  return it == slabs_.end() ? nullptr : &it->second;
+}
+
+const mem::MappedSlab* Attachment::slab_within(SlabId id, Duration within) {
+  std::unique_lock lock(slab_mutex_);
+  slab_added_.wait_for(lock, std::chrono::nanoseconds(within.ns),
+                       [&] { return slabs_.contains(id.value) || lost(); });
+  auto it = slabs_.find(id.value);
+  return it == slabs_.end() ? nullptr : &it->second;
+}
+
+Status Attachment::map_offer(const shm::Message& message) {
+  ORBITKV_ASSIGN_OR_RETURN(auto offer, wire::decode_slab_offer(message.frame));
+  if (offer.slabs.size() != message.fds.size()) return reject("a slab offer without its descriptors");
+  for (std::size_t i = 0; i < offer.slabs.size(); ++i) {
+    ORBITKV_ASSIGN_OR_RETURN(auto mapped, mem::MappedSlab::map(message.fds[i], offer.slabs[i].id, offer.slabs[i].bytes));
+    std::lock_guard lock(slab_mutex_);
+    slabs_.emplace(offer.slabs[i].id.value, std::move(mapped));
+  }
+  std::lock_guard lock(slab_mutex_);
+  slab_added_.notify_all();
+  return ok_status();
+}
+
+}  // namespace orbitkv::client

@@ -1,0 +1,106 @@
+// One session of one life of the Manager: socket, session memory, mapped slabs and
+// grant records. Made by the I/O thread, used by callers and the executor under the
+// client's link lock, dropped as a whole when the Manager is lost. After `lost` is
+// set every call answers kReconnect at once; copies already claimed still finish on
+// the mappings, which live as long as this object.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "mem/mapped_slab.h"
+#include "shm/bootstrap.h"
+#include "shm/channel.h"
+#include "wire/lifecycle.h"
+#include "wire/messages.h"
+
+namespace orbitkv::client {
+
+struct RecordRef {
+  RecordIndex record;
+  OperationId operation;
+};
+
+class Attachment {
+ public:
+  struct Target {
+    std::string path, name;
+    std::uint32_t timeout_ms = 5000;
+    std::uint32_t spins = 64;
+  };
+  static Result<std::unique_ptr<Attachment>> open(const Target& target);
+
+  Incarnation incarnation() const { return hello_.incarnation; }
+  shm::ClientChannel& channel() { return *channel_; }
+  shm::Socket& socket() { return socket_; }
+  const shm::Peer& peer() const { return peer_; }
+  bool lost() const { return lost_.load(std::memory_order_acquire); }
+  // Marks the session lost and wakes everyone who waits on it. Any thread.
+  void lose();
+
+  // ---- commands: one at a time, in the caller ----
+  using Encode = std::function<void(wire::Buffer&)>;
+  // Sends one command and returns a copy of its reply frame (empty for codes without
+  // one), or the Manager's error, or kReconnect (lost, or no answer in time).
+  Result<wire::Buffer> call(wire::Opcode opcode, const Encode& encode, std::uint32_t timeout_ms);
+
+  // ---- records ----
+  // n records with fresh operation ids, word = Reserved; kBusy if fewer are free.
+  Result<std::vector<RecordRef>> reserve(std::uint32_t n);
+  // A request that was refused or never sent: Reserved → Acknowledged. False: the Manager
+  // has it already, and the record ends as the Manager says.
+  bool withdraw(RecordRef ref);
+  // The operation has ended on this side; the record is reused once the Manager let go.
+  void retire(RecordRef ref);
+
+  // ---- slabs ----
+  // nullptr: not offered yet.
+  const mem::MappedSlab* slab(SlabId id);
+  // Waits until the slab is mapped, `within` at most.
+  const mem::MappedSlab* slab_within(SlabId id, Duration within);
+  // I/O thread: maps what the message offers.
+  Status map_offer(const shm::Message& message);
+
+ private:
+  Attachment(Target target, shm::Socket socket, shm::Peer peer)
+      : target_(std::move(target)), socket_(std::move(socket)), peer_(std::move(peer)) {}
+  Status greet();
+  Result<wire::Buffer> await(const wire::Command& sent, TimePoint deadline);
+  Result<wire::Buffer> take_reply(const wire::Reply& reply);
+  void collect_retired();
+
+  Target target_;
+  shm::Socket socket_;
+  shm::Peer peer_;
+  wire::HelloReply hello_;
+  std::unique_ptr<shm::ClientChannel> channel_;
+  std::atomic<bool> lost_{false};
+
+  std::mutex call_mutex_;
+  wire::Buffer request_;
+  std::uint64_t next_request_ = 1;
+  std::uint32_t free_slots_ = 0;                        // bit = descriptor slot; a timed-out call keeps its own
+  std::map<std::uint64_t, std::uint32_t> late_;         // request → slot of calls that timed out
+
+  std::mutex record_mutex_;
+  std::vector<RecordRef> free_records_;                 // with the last operation, 0 = never used
+  std::vector<RecordRef> retired_;
+  std::uint64_t next_operation_ = 1;
+
+  std::mutex slab_mutex_;
+  std::condition_variable slab_added_;
+  std::map<std::uint32_t, mem::MappedSlab> slabs_;
+};
+
+}  // namespace orbitkv::client

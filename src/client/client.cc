@@ -1,0 +1,282 @@
+#include "orbitkv/client.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/limits.h"
+#include "base/text.h"
+#include "client/executor.h"
+#include "client/io_thread.h"
+#include "client/submit.h"
+#include "shm/bootstrap.h"
+
+namespace orbitkv::client {
+namespace {
+
+// A forked child must not touch what its parent shares with a Manager.
+std::atomic<int> g_forks{0};
+void count_fork() { g_forks.fetch_add(1, std::memory_order_relaxed); }
+int register_fork_handler() {
+  static const int once = pthread_atfork(nullptr, nullptr, count_fork);
+  return once;
+}
+
+Outcome outcome_of(const Error& error) {
+  return {static_cast<Action>(error.code()), error.message()};
+}
+template <class T>
+Outcome outcome_of(const Result<T>& result) {
+  return result.ok() ? Outcome{} : outcome_of(result.error());
+}
+const Error& forked() {
+  static const Error error = reject("this process was forked from the client's; open a new client here");
+  return error;
+}
+}  // namespace
+
+struct Client::Impl {
+  explicit Impl(Options o)
+      : options(std::move(o)),
+        executor(link, operations, options.verify),
+        submitter(link, operations, executor, registry, options),
+        io({options.bootstrap_socket.empty() ? shm::default_socket_path() : options.bootstrap_socket, options.name,
+            options.timeout_ms, options.spin_iterations},
+           link, executor, registry) {}
+
+  bool here() const { return forks == g_forks.load(std::memory_order_relaxed); }
+  Result<wire::Buffer> command(wire::Opcode opcode, const Attachment::Encode& encode) {
+    if (!here()) return forked();
+    auto current = link.use();
+    if (!current) return reconnect("no Manager is attached: " + io.state().message);
+    return current->call(opcode, encode, options.timeout_ms);
+  }
+
+  const Options options;
+  const int forks = g_forks.load();
+  Link link;
+  OperationTable operations;
+  Registry registry;
+  Executor executor;
+  Submitter submitter;
+  IoThread io;
+  std::atomic<bool> closed{false};
+};
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+std::unique_ptr<Client> Client::open(const Options& options, Outcome& outcome) {
+  register_fork_handler();
+  if (options.timeout_ms == 0 || options.name.size() > 128) {
+    outcome = {Action::kReject, "timeout_ms must be above 0 and the name at most 128 bytes"};
+    return nullptr;
+  }
+  auto impl = std::make_unique<Impl>(options);
+  Status started = impl->io.start();
+  outcome = outcome_of(started);
+  if (!started.ok()) return nullptr;
+  return std::unique_ptr<Client>(new Client(std::move(impl)));
+}
+
+Client::~Client() {
+  if (impl_->here())
+    close();
+  else
+    (void)impl_.release();  // a forked child owns none of the threads; nothing here is its to end
+}
+
+void Client::close() {
+  if (!impl_->here() || impl_->closed.exchange(true)) return;
+  impl_->submitter.close();
+  impl_->operations.wait_all(impl_->options.timeout_ms);
+  impl_->io.stop();
+  if (auto link = impl_->link.use()) {
+    wire::Buffer bye;
+    wire::encode(wire::Bye{}, bye);
+    (void)link->socket().send(bye).ok();  // the closing socket says the same
+    link.get()->lose();
+  }
+  impl_->executor.wait_empty();
+  impl_->executor.stop();
+  impl_->link.swap(nullptr);
+}
+
+Outcome Client::wait_connected(std::uint32_t timeout_ms) {
+  if (!impl_->here()) return outcome_of(forked());
+  if (impl_->io.wait_connected(timeout_ms)) return {};
+  return {Action::kReconnect, "no Manager is attached: " + impl_->io.state().message};
+}
+
+// ---- registration ----
+
+Outcome Client::register_rank(const Registration& registration, RegistrationHandle& out) {
+  if (!impl_->here()) return outcome_of(forked());
+  std::lock_guard lock(impl_->registry.mutex);
+  auto entry = make_entry(registration, impl_->registry.next);
+  if (!entry.ok()) return outcome_of(entry);
+  if (impl_->io.state().connected) {
+    Status made = impl_->io.register_entry(**entry, impl_->options.timeout_ms);
+    // A Manager that went away in between gets it with the next attach.
+    if (!made.ok() && made.error().code() != Code::kReconnect) return outcome_of(made);
+  }
+  out.value = impl_->registry.next++;
+  impl_->registry.entries.emplace(out.value, std::move(*entry));
+  return {};
+}
+
+Outcome Client::unregister(RegistrationHandle registration) {
+  if (!impl_->here()) return outcome_of(forked());
+  std::unique_lock lock(impl_->registry.mutex);
+  auto it = impl_->registry.entries.find(registration.value);
+  if (it == impl_->registry.entries.end()) return {Action::kReject, "unknown registration handle"};
+  Entry& entry = *it->second;
+  entry.closing = true;
+  lock.unlock();
+  const TimePoint deadline = monotonic_now() + milliseconds(impl_->options.timeout_ms);
+  while (entry.open_parts.load(std::memory_order_acquire) > 0) {
+    if (monotonic_now() > deadline) return {Action::kRetry, "operations of the registration are still open"};
+    usleep(200);
+  }
+  Outcome outcome;
+  const RegistrationId id(entry.registration.load());
+  while (id.value != 0) {
+    auto reply = impl_->io.call([&](std::uint64_t request, wire::Buffer& frame) {
+      wire::encode(wire::Unregister{request, id}, frame);
+    }, impl_->options.timeout_ms);
+    // The Manager may still be reaping; a Manager that is gone holds nothing.
+    const bool again = !reply.ok() && reply.error().code() == Code::kBusy && monotonic_now() < deadline;
+    if (again) {
+      usleep(1000);
+      continue;
+    }
+    if (!reply.ok() && reply.error().code() != Code::kReconnect) outcome = outcome_of(reply);
+    break;
+  }
+  lock.lock();
+  impl_->registry.entries.erase(registration.value);
+  return outcome;
+}
+
+// ---- queries ----
+
+namespace {
+struct QueryResult {
+  std::uint32_t hit_blocks = 0;
+  LeaseId lease;
+  std::vector<std::uint32_t> positions;
+};
+
+void collect_positions(const wire::QueryReply& reply, std::vector<std::uint32_t>& out) {
+  for (std::uint32_t i = 0; i < reply.count; ++i)
+    if (reply.resident[i / 64] >> (i % 64) & 1) out.push_back(reply.first + i);
+}
+}  // namespace
+
+// One command a frame's worth of hashes; the Manager carries the run over the parts.
+template <class Command>
+static Result<QueryResult> run_query(wire::QueryRequest request, std::span<const BlockHash> hashes, Command command) {
+  QueryResult result;
+  if (request.request_id.size() > limits::kRequestIdBytes)
+    return reject(format_text("a request id has at most %u bytes", limits::kRequestIdBytes));
+  const std::size_t most = limits::kMetadataPerOperation.value / limits::kBlockHashBytes;
+  if (hashes.size() > most) return reject(format_text("a query has at most %zu hashes", most));
+  request.total = static_cast<std::uint32_t>(hashes.size());
+  const std::uint32_t step = wire::query_hashes_per_frame(request.request_id.size());
+  for (std::uint32_t at = 0; at < request.total; at += step) {
+    request.first = at;
+    request.hashes = hashes.subspan(at, std::min<std::size_t>(step, request.total - at));
+    ORBITKV_ASSIGN_OR_RETURN(auto frame, command(request));
+    ORBITKV_ASSIGN_OR_RETURN(auto reply, wire::decode_query_reply(frame));
+    if (reply.first != at || reply.count != request.hashes.size()) return bug("the reply answers another query part");
+    result.hit_blocks = reply.hit_blocks;
+    result.lease = reply.lease;
+    if (request.mode == wire::QueryMode::kDiscover) collect_positions(reply, result.positions);
+  }
+  return result;
+}
+
+Outcome Client::query_candidates(InstanceId instance, std::span<const BlockHash> hashes, std::string_view request_id,
+                                 std::uint16_t group, Candidates& out) {
+  wire::QueryRequest request{instance, GroupId(group), wire::QueryMode::kDiscover, request_id, 0, 0, {}};
+  auto result = run_query(request, hashes, [&](const wire::QueryRequest& part) {
+    return impl_->command(wire::Opcode::kQuery, [&](wire::Buffer& frame) { wire::encode(part, frame); });
+  });
+  if (!result.ok()) return outcome_of(result);
+  out.hit_blocks = result->hit_blocks;
+  out.hit_positions = std::move(result->positions);
+  return {};
+}
+
+Outcome Client::query_prefetch(InstanceId instance, std::span<const BlockHash> hashes, std::string_view request_id,
+                               std::uint16_t group, Ready& out) {
+  wire::QueryRequest request{instance, GroupId(group), wire::QueryMode::kRead, request_id, 0, 0, {}};
+  auto result = run_query(request, hashes, [&](const wire::QueryRequest& part) {
+    return impl_->command(wire::Opcode::kQuery, [&](wire::Buffer& frame) { wire::encode(part, frame); });
+  });
+  if (!result.ok()) return outcome_of(result);
+  out = {result->lease ? result->hit_blocks : 0, result->lease};
+  return {};
+}
+
+Outcome Client::release(LeaseId lease) {
+  return outcome_of(impl_->command(wire::Opcode::kRelease, [&](wire::Buffer& frame) {
+    wire::encode(wire::ReleaseRequest{lease}, frame);
+  }));
+}
+
+Outcome Client::cancel_query(InstanceId instance, std::string_view request_id, std::uint16_t group) {
+  if (request_id.size() > limits::kRequestIdBytes) return {Action::kReject, "the request id is too long"};
+  return outcome_of(impl_->command(wire::Opcode::kCancelQuery, [&](wire::Buffer& frame) {
+    wire::encode(wire::CancelQueryRequest{instance, GroupId(group), request_id}, frame);
+  }));
+}
+
+Outcome Client::ping() { return outcome_of(impl_->command(wire::Opcode::kPing, nullptr)); }
+
+// ---- operations ----
+
+Outcome Client::start_save(RegistrationHandle registration, std::span<const SaveGroup> groups, OperationHandle& out) {
+  if (!impl_->here()) return outcome_of(forked());
+  return outcome_of(impl_->submitter.save(registration, groups, out));
+}
+
+Outcome Client::start_restore(RegistrationHandle registration, std::span<const Load> loads, OperationHandle& out) {
+  if (!impl_->here()) return outcome_of(forked());
+  return outcome_of(impl_->submitter.restore(registration, loads, out));
+}
+
+OperationStatus Client::poll(OperationHandle handle) { return impl_->operations.poll(handle); }
+OperationStatus Client::wait(OperationHandle handle, std::uint32_t timeout_ms) {
+  return impl_->operations.wait(handle, timeout_ms);
+}
+std::vector<OperationHandle> Client::take_completed() { return impl_->operations.take_completed(); }
+int Client::completion_fd() const { return impl_->operations.completion_fd(); }
+void Client::drop(OperationHandle handle) { impl_->operations.drop(handle); }
+
+// ---- health ----
+
+Health Client::health() const {
+  const IoThread::State state = impl_->io.state();
+  return {state.connected, state.incarnation, state.reconnects, impl_->operations.open_count(), state.message};
+}
+
+bool Client::peer_alive() const {
+  auto link = impl_->link.use();
+  return link && !shm::process_ended(link->peer().pidfd);
+}
+
+Outcome Client::status(std::string& json) {
+  if (!impl_->here()) return outcome_of(forked());
+  auto frame = impl_->io.call([](std::uint64_t request, wire::Buffer& out) {
+    wire::encode(wire::StatusRequest{request}, out);
+  }, impl_->options.timeout_ms);
+  if (!frame.ok()) return outcome_of(frame);
+  auto reply = wire::decode_status_reply(*frame);
+  if (!reply.ok()) return outcome_of(reply);
+  json = std::move(reply->json);
+  return {};
+}
+
+}  // namespace orbitkv::client

@@ -1,0 +1,228 @@
+#include "client/io_thread.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/time.h"
+
+namespace orbitkv::client {
+namespace {
+constexpr int kFirstBackoffMs = 100;
+constexpr int kMaxBackoffMs = 2000;
+constexpr std::uint32_t kRegisterWithinMs = 30'000;
+
+// Every lifecycle reply starts its body with the request it answers.
+std::uint64_t request_of(const wire::FrameView& frame) { return ByteReader(frame.body).u64(); }
+}  // namespace
+
+IoThread::IoThread(Attachment::Target target, Link& link, Executor& executor, Registry& registry)
+    : target_(std::move(target)), link_(link), executor_(executor), registry_(registry),
+      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+IoThread::~IoThread() { stop(); }
+
+Status IoThread::start() {
+  if (!wake_.valid()) return errno_error("eventfd");
+  Status attached = attach();
+  // Bad options stay bad; a Manager that is not there (or full) may come.
+  if (!attached.ok() && attached.error().code() == Code::kReject) return attached;
+  if (!attached.ok()) lost(attached.error().message());
+  thread_ = std::thread([this] { run(); });
+  return ok_status();
+}
+
+void IoThread::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  eventfd_write(wake_.get(), 1);
+  if (thread_.joinable()) thread_.join();
+}
+
+bool IoThread::wait_connected(std::uint32_t timeout_ms) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return state_.connected || stop_; }) &&
+         state_.connected;
+}
+
+IoThread::State IoThread::state() {
+  std::lock_guard lock(mutex_);
+  return state_;
+}
+
+bool IoThread::sleep_ms(int ms) {
+  std::unique_lock lock(mutex_);
+  return !changed_.wait_for(lock, std::chrono::milliseconds(ms), [&] { return stop_; });
+}
+
+// ---- attach ----
+
+Status IoThread::attach() {
+  ORBITKV_ASSIGN_OR_RETURN(auto link, Attachment::open(target_));
+  ORBITKV_RETURN_IF_ERROR(register_all(*link));
+  const std::uint64_t incarnation = link->incarnation().value;
+  link_.swap(std::move(link));
+  std::lock_guard lock(mutex_);
+  if (started_) ++state_.reconnects;
+  started_ = true;
+  state_.connected = true;
+  state_.incarnation = incarnation;
+  state_.message.clear();
+  changed_.notify_all();
+  return ok_status();
+}
+
+// Before anyone can use the new session every registration stands in it again.
+Status IoThread::register_all(Attachment& link) {
+  std::lock_guard lock(registry_.mutex);
+  for (auto& [handle, entry] : registry_.entries) {
+    if (entry->closing) continue;
+    wire::Buffer frame;
+    wire::encode(wire::Register{handle, entry->rank}, frame);
+    ORBITKV_ASSIGN_OR_RETURN(auto reply, call_now(link, handle, frame));
+    ORBITKV_ASSIGN_OR_RETURN(auto made, wire::decode_register_reply(reply));
+    entry->registration.store(made.registration.value);
+  }
+  return ok_status();
+}
+
+// A call on a session that no other thread knows yet; slab offers come in between.
+Result<wire::Buffer> IoThread::call_now(Attachment& link, std::uint64_t request, const wire::Buffer& frame) {
+  ORBITKV_RETURN_IF_ERROR(link.socket().send_within(frame, {}, static_cast<int>(target_.timeout_ms)));
+  const TimePoint deadline = monotonic_now() + milliseconds(kRegisterWithinMs);
+  while (monotonic_now() < deadline) {
+    ORBITKV_ASSIGN_OR_RETURN(auto message, link.socket().receive_within(static_cast<int>(target_.timeout_ms)));
+    ORBITKV_ASSIGN_OR_RETURN(auto view, wire::open_frame(message.frame));
+    if (view.type == wire::FrameType::kSlabOffer) {
+      ORBITKV_RETURN_IF_ERROR(link.map_offer(message));
+      continue;
+    }
+    if (auto error = wire::decode_socket_error(message.frame); error.ok()) return Error(error->code, error->text);
+    if (request_of(view) == request) return std::move(message.frame);
+  }
+  return reconnect("the Manager did not answer a registration in time");
+}
+
+void IoThread::lost(const std::string& why) {
+  std::lock_guard lock(mutex_);
+  const bool news = state_.connected || state_.message.empty();
+  state_.connected = false;
+  state_.message = why;
+  for (auto& [request, reply] : replies_) reply.reset();
+  changed_.notify_all();
+  if (news) ORBITKV_WARN("no Manager at %s: %s; retrying in the background", target_.path.c_str(), why.c_str());
+}
+
+bool IoThread::attach_again() {
+  for (int backoff = kFirstBackoffMs; sleep_ms(backoff); backoff = std::min(2 * backoff, kMaxBackoffMs)) {
+    Status attached = attach();
+    if (attached.ok()) {
+      ORBITKV_INFO("attached to the Manager at %s", target_.path.c_str());
+      return true;
+    }
+    lost(attached.error().message());
+  }
+  return false;
+}
+
+// ---- service ----
+
+void IoThread::run() {
+  for (;;) {
+    if (!link_.mine() && !attach_again()) return;
+    Attachment& link = *link_.mine();
+    serve_session(link);
+    {
+      std::lock_guard lock(mutex_);
+      if (stop_) return;
+    }
+    // Claimed copies finish on the old mappings, the rest fails; then the session goes.
+    link.lose();
+    lost("the Manager went away");
+    executor_.wait_empty();
+    {
+      std::lock_guard lock(registry_.mutex);
+      for (auto& [handle, entry] : registry_.entries) entry->registration.store(0);
+    }
+    link_.swap(nullptr);
+  }
+}
+
+void IoThread::serve_session(Attachment& link) {
+  pollfd fds[] = {{link.socket().fd(), POLLIN, 0}, {link.peer().pidfd.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  for (;;) {
+    if (link.lost()) return;
+    if (poll(fds, 3, 1000) < 0 && errno != EINTR) return;
+    {
+      std::lock_guard lock(mutex_);
+      if (stop_) return;
+    }
+    if (fds[2].revents) {
+      eventfd_t count = 0;
+      eventfd_read(wake_.get(), &count);
+    }
+    for (;;) {
+      auto message = link.socket().receive();
+      if (!message.ok()) return;
+      if (!message->has_value()) break;
+      on_message(link, **message);
+    }
+    if (fds[1].revents) return;
+  }
+}
+
+void IoThread::on_message(Attachment& link, const shm::Message& message) {
+  auto view = wire::open_frame(message.frame);
+  if (!view.ok()) return link.lose();
+  if (view->type == wire::FrameType::kSlabOffer) {
+    Status mapped = link.map_offer(message);
+    if (!mapped.ok()) ORBITKV_WARN("a slab could not be mapped: %s", mapped.error().message().c_str());
+    return;
+  }
+  std::lock_guard lock(mutex_);
+  auto waiting = replies_.find(request_of(*view));
+  if (waiting == replies_.end()) return;
+  waiting->second = shm::Message{message.frame, {}};
+  changed_.notify_all();
+}
+
+Result<wire::Buffer> IoThread::call(const Encode& encode, std::uint32_t timeout_ms) {
+  wire::Buffer frame;
+  std::uint64_t request = 0;
+  {
+    std::lock_guard lock(mutex_);
+    request = next_request_++ | std::uint64_t{1} << 63;
+    replies_.emplace(request, std::nullopt);
+  }
+  encode(request, frame);
+  Status sent = reconnect("no Manager is attached");
+  if (auto link = link_.use()) sent = link->socket().send_within(frame, {}, static_cast<int>(timeout_ms));
+  std::unique_lock lock(mutex_);
+  if (sent.ok())
+    changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms),
+                      [&] { return replies_[request].has_value() || !state_.connected || stop_; });
+  auto reply = std::move(replies_[request]);
+  replies_.erase(request);
+  if (!sent.ok()) return sent.error();
+  if (!reply) return reconnect("the Manager did not answer in time");
+  if (auto error = wire::decode_socket_error(reply->frame); error.ok()) return Error(error->code, error->text);
+  return std::move(reply->frame);
+}
+
+Status IoThread::register_entry(Entry& entry, std::uint32_t timeout_ms) {
+  ORBITKV_ASSIGN_OR_RETURN(auto frame, call([&](std::uint64_t request, wire::Buffer& out) {
+                             wire::encode(wire::Register{request, entry.rank}, out);
+                           }, timeout_ms));
+  ORBITKV_ASSIGN_OR_RETURN(auto made, wire::decode_register_reply(frame));
+  entry.registration.store(made.registration.value);
+  return ok_status();
+}
+
+}  // namespace orbitkv::client

@@ -1,0 +1,95 @@
+#include "client/registry.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace orbitkv::client {
+namespace {
+
+// Last byte that the fragment geometry can touch, plus one; nullopt on overflow.
+std::optional<std::uint64_t> span_bytes(const Layer& layer, std::uint32_t num_blocks) {
+  std::uint64_t rows = 0, blocks = 0, total = 0;
+  if (__builtin_mul_overflow(std::uint64_t{layer.rows - 1}, layer.row_stride, &rows)) return std::nullopt;
+  if (__builtin_mul_overflow(std::uint64_t{num_blocks - 1}, layer.block_stride, &blocks)) return std::nullopt;
+  if (__builtin_add_overflow(rows, blocks, &total)) return std::nullopt;
+  if (__builtin_add_overflow(total, layer.row_bytes, &total)) return std::nullopt;
+  return total;
+}
+
+Status check_range(const Layer& layer, std::uint32_t num_blocks) {
+  if (layer.base == nullptr || layer.rows == 0 || layer.row_bytes == 0 || num_blocks == 0)
+    return reject(format_text("layer '%s': base, rows, row_bytes and num_blocks are all needed", layer.name.c_str()));
+  const auto bytes = span_bytes(layer, num_blocks);
+  if (!bytes || *bytes > layer.bytes)
+    return reject(format_text("layer '%s': %u blocks reach beyond the %llu bytes of its allocation",
+                              layer.name.c_str(), num_blocks, static_cast<unsigned long long>(layer.bytes)));
+  return ok_status();
+}
+
+// A layer that is split over components appears once a component under one name.
+std::uint16_t layer_number(std::vector<std::string>& names, const std::string& name) {
+  auto it = std::find(names.begin(), names.end(), name);
+  if (it == names.end()) it = names.insert(names.end(), name);
+  return static_cast<std::uint16_t>(it - names.begin());
+}
+
+Result<RegisteredGroup> make_group(const Registration& registration, const Group& group) {
+  RegisteredGroup made;
+  made.geometry.num_blocks = registration.num_blocks;
+  auto& shape = made.geometry.shape;
+  shape.group = GroupId(group.id);
+  shape.shard = ShardId(group.shard);
+  shape.shards = group.shards;
+  shape.writer = group.writer;
+  std::vector<std::string> names;
+  for (const Layer& layer : registration.layers) {
+    if (layer.group != group.id) continue;
+    ORBITKV_RETURN_IF_ERROR(check_range(layer, registration.num_blocks));
+    const std::uint16_t number = layer_number(names, layer.name);
+    made.geometry.fragments.push_back({number, layer.component, layer.base, layer.block_stride, layer.rows,
+                                       layer.row_bytes, layer.row_stride});
+  }
+  std::stable_sort(made.geometry.fragments.begin(), made.geometry.fragments.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.layer, a.component) < std::pair(b.layer, b.component);
+  });
+  for (const auto& fragment : made.geometry.fragments)
+    shape.fragments.push_back({fragment.layer, fragment.component, ByteCount(fragment.bytes())});
+  return made;
+}
+}  // namespace
+
+const RegisteredGroup* Entry::group(GroupId id) const {
+  for (const RegisteredGroup& group : groups)
+    if (group.geometry.shape.group == id) return &group;
+  return nullptr;
+}
+
+Result<std::unique_ptr<Entry>> make_entry(const Registration& registration, std::uint64_t handle) {
+  auto entry = std::make_unique<Entry>();
+  entry->handle = handle;
+  auto& rank = entry->rank;
+  rank.instance = registration.instance;
+  rank.name_space = registration.name_space;
+  rank.rank = registration.rank;
+  rank.world_size = registration.world_size;
+  rank.device = registration.device;
+  rank.num_blocks = registration.num_blocks;
+  rank.block_tokens = registration.block_tokens;
+  for (const Group& group : registration.groups) {
+    ORBITKV_ASSIGN_OR_RETURN(auto made, make_group(registration, group));
+    rank.groups.push_back(made.geometry.shape);
+    entry->groups.push_back(std::move(made));
+  }
+  ORBITKV_RETURN_IF_ERROR(model::validate(rank));
+  for (RegisteredGroup& group : entry->groups) {
+    ORBITKV_RETURN_IF_ERROR(device::validate(group.geometry));
+    group.layout = model::slot_layout(group.geometry.shape);
+  }
+  for (const Layer& layer : registration.layers)
+    if (!entry->group(GroupId(layer.group)))
+      return reject(format_text("layer '%s' names group %u, which is not registered", layer.name.c_str(), layer.group));
+  return entry;
+}
+
+}  // namespace orbitkv::client
