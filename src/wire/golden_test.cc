@@ -1,0 +1,129 @@
+// The exact bytes of one frame of every type. If one of these changes, kAbiVersion
+// has to rise.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "wire/decoders_suite.h"
+
+namespace orbitkv::wire::suite {
+namespace {
+
+struct Golden {
+  std::string_view name;
+  std::string_view hex;
+};
+
+constexpr Golden kGolden[] = {
+    {"command",
+     "4f524b4301000200080706050403020109000000000000000300000088000000000000000000000000000000"
+     "000000000000000000000000000000005d55b208"},
+    {"reply",
+     "4f524b5201000300080706050403020109000000000000000f00000000000100010000000000000000000000"
+     "000000000000000000000000000000007ffc0e45"},
+    {"query_request",
+     "4f524b46010001006d0000001ae1fe5e101112131415161718191a1b1c1d1e1f020002000500000004000000"
+     "060000000200000000000000404142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f"
+     "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f7265712d31"},
+    {"query_reply",
+     "4f524b46010002003000000014d2cf4804000000020000000500000000000000030000000000000020212223"
+     "2425262728292a2b2c2d2e2f0100000000000000"},
+    {"publish_request",
+     "4f524b460100030068000000b2e3706d1100000000000000ccbbaa0000000000ff0300000200000002000000"
+     "000000000700000004030201404142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f"
+     "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f"},
+    {"publish_reply", "4f524b460100040010000000aee853f601000000020000000300000004000000"},
+    {"restore_request",
+     "4f524b4601000500380000008a2351c81100000000000000ccbbaa0000000000202122232425262728292a2b"
+     "2c2d2e2f050000000300000002000000000000000700000004030201"},
+    {"restore_reply", "4f524b460100060008000000dc4c21e80200000000000000"},
+    {"release_request", "4f524b460100070010000000ba401cd6202122232425262728292a2b2c2d2e2f"},
+    {"cancel_query_request",
+     "4f524b46010008001d000000ad22d30d101112131415161718191a1b1c1d1e1f02000500000000007265712d"
+     "31"},
+    {"error_reply", "4f524b460100090010000000aaf4d29d02000800000000006e6f206279746573"},
+    {"plan",
+     "4f524b460100200078000000333edc770200020001000000ccbbaa0000000000110000000000000080200000"
+     "0000000002000000000000000100000007000000400000000000000064000000000000001111000000000000"
+     "2222000000000000020000000800000080000000000000006500000000000000333300000000000044440000"
+     "00000000"},
+    {"publish_result",
+     "4f524b460100210020000000640b73adccbbaa00000000000200000000000000111100000000000022220000"
+     "00000000"},
+    {"restore_result",
+     "4f524b46010022002000000008919070ccbbaa00000000004100000000000000040000000000000001000000"
+     "00000000"},
+    {"hello", "4f524b46010040001c000000fda7080a01001400000000006f726269746b7620302e312e3020287465737429"},
+    {"hello_reply",
+     "4f524b460100410035000000b8c6cda93f0000000000000009000000000000000a0000000000000000902500"
+     "000000000d000000000000006f726269746b7620302e312e30"},
+    {"register",
+     "4f524b460100420081000000911861cf1500000000000000101112131415161718191a1b1c1d1e1f01000200"
+     "000200001000000002001400050000000000000064747970653d6633323b6d6f64656c3d74696e796370753a"
+     "3000000101010002000300000000000000001000000000010000100000030000000800000005000100000001"
+     "00010000000100000040000000"},
+    {"register_reply", "4f524b46010043001800000014904c54150000000000000011000000000000004d00000000000000"},
+    {"unregister", "4f524b4601004400100000003b49b07016000000000000001100000000000000"},
+    {"unregister_reply", "4f524b460100450008000000abd085881600000000000000"},
+    {"slab_offer",
+     "4f524b46010046003000000017139af34d000000000000000200000000000000010000000100000000000040"
+     "0000000002000000000000000000000400000000"},
+    {"status_request", "4f524b460100470008000000daa96bdf1700000000000000"},
+    {"status_reply",
+     "4f524b46010048001e00000001877ffe17000000000000000e000000000000007b2273657373696f6e73223a"
+     "317d"},
+    {"bye", "4f524b460100490000000000d2177b4f"},
+    {"socket_error",
+     "4f524b4601004a002a000000e2166a55150000000000000004001a000000000072616e6b20697320393b2069"
+     "74206d75737420626520302e2e31"},
+};
+
+std::string to_hex(std::span<const std::byte> bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string out;
+  for (const std::byte b : bytes) {
+    out += kDigits[static_cast<unsigned>(b) >> 4];
+    out += kDigits[static_cast<unsigned>(b) & 15];
+  }
+  return out;
+}
+
+std::uint32_t word(const Buffer& bytes, std::size_t at) {
+  std::uint32_t value;
+  std::memcpy(&value, bytes.data() + at, 4);
+  return value;
+}
+
+TEST(Golden, BytesAreExact) {
+  const auto cases = all_cases();
+  ASSERT_EQ(cases.size(), std::size(kGolden));
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    EXPECT_EQ(cases[i].name, kGolden[i].name);
+    EXPECT_EQ(to_hex(cases[i].sample), kGolden[i].hex) << cases[i].name;
+    EXPECT_EQ(cases[i].probe(cases[i].sample), Verdict::kAccepted) << cases[i].name;
+  }
+}
+
+TEST(Golden, EveryFrameTypeIsThere) {
+  std::vector<std::uint16_t> types;
+  for (const DecoderCase& c : all_cases())
+    if (!is_ring_entry(c)) types.push_back(static_cast<std::uint16_t>(open_frame(c.sample)->type));
+  for (std::uint16_t t = 0; t < 128; ++t) {
+    const bool known = !frame_name(static_cast<FrameType>(t)).empty();
+    EXPECT_EQ(std::ranges::count(types, t), known ? 1 : 0) << "frame type " << t;
+  }
+}
+
+TEST(Golden, TheCrcCoversAllButItself) {
+  for (const DecoderCase& c : all_cases()) {
+    const std::size_t at = is_ring_entry(c) ? 60 : 12;
+    Buffer bytes = c.sample;
+    const std::uint32_t stored = word(bytes, at);
+    std::memset(bytes.data() + at, 0, 4);
+    const auto covered = is_ring_entry(c) ? std::span(bytes).first(at) : std::span(bytes);
+    EXPECT_EQ(stored, crc32c_portable(covered)) << c.name;
+  }
+}
+
+}  // namespace
+}  // namespace orbitkv::wire::suite
