@@ -74,9 +74,9 @@ TEST(Refusal, EveryFlippedBitWithItsCrcMadeRight) {
       repair_crc(bytes, is_ring_entry(c));
       const Verdict verdict = c.probe(bytes);
       ASSERT_NE(verdict, Verdict::kBroken) << c.name << " bit " << bit;
-      accepted += verdict == Verdict::kAccepted;
+      accepted += bytes != c.sample && verdict == Verdict::kAccepted;
     }
-    // The repair works: frames with free fields are read past the CRC.
+    // The repair works: what has free fields is read past the CRC. A bye has none.
     EXPECT_EQ(accepted > 0, c.name != "bye") << c.name;
   }
 }
