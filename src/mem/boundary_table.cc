@@ -35,12 +35,21 @@ void BoundaryTable::put(Position position, Run run) {
   ++size_;
 }
 
-void BoundaryTable::drop(Position position) {
-  std::size_t hole = home(position);
-  while (entries_[hole] >> kRunBits != position) {
-    ORBITKV_CHECK(entries_[hole] != kEmpty, "no boundary at this position");
-    hole = (hole + 1) & mask_;
+std::size_t BoundaryTable::slot_of(Position position) const {
+  std::size_t i = home(position);
+  while (entries_[i] >> kRunBits != position) {
+    ORBITKV_CHECK(entries_[i] != kEmpty, "no boundary at this position");
+    i = (i + 1) & mask_;
   }
+  return i;
+}
+
+void BoundaryTable::repoint(Position position, Run run) {
+  entries_[slot_of(position)] = position << kRunBits | run.index;
+}
+
+void BoundaryTable::drop(Position position) {
+  std::size_t hole = slot_of(position);
   // Later entries of the cluster move up, so that no tombstones are needed.
   for (std::size_t i = (hole + 1) & mask_; entries_[i] != kEmpty; i = (i + 1) & mask_) {
     const std::size_t from_home = (i - home(entries_[i] >> kRunBits)) & mask_;

@@ -19,15 +19,17 @@ class BoundaryTable {
   static constexpr Run kNone{~0u};
 
   BoundaryTable();
-  Run find(Position position) const;     // kNone: no boundary there
-  void put(Position position, Run run);  // none may be there
-  void drop(Position position);          // one must be there
+  Run find(Position position) const;         // kNone: no boundary there
+  void put(Position position, Run run);      // none may be there
+  void repoint(Position position, Run run);  // one must be there
+  void drop(Position position);              // likewise
   std::size_t size() const { return size_; }
 
  private:
   static constexpr std::uint32_t kRunBits = 27;
   static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};
   std::size_t home(Position position) const;
+  std::size_t slot_of(Position position) const;
   void grow();
 
   std::vector<std::uint64_t> entries_;  // position << kRunBits | run

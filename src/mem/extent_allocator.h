@@ -68,6 +68,8 @@ class ExtentAllocator {
   Position cut(std::uint32_t index, std::uint32_t units);
   void add_run(Position begin, std::uint32_t units);
   void remove_run(std::uint32_t index);
+  void merge(Position begin, std::uint32_t units, RunIndex left, RunIndex right);
+  void recycle(std::uint32_t index);
   void link(std::uint32_t index);
   void unlink(std::uint32_t index);
 

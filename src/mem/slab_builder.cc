@@ -188,7 +188,7 @@ Status SlabBuilder::finish(Job& job) {
   if (const int error = fill_holes(*job.slab.memory, job.slab.bytes))
     return touch_error(job.slab.id, 0, error);
   const ByteCount huge(job.huge.load());
-  if (huge_pages_ != HugePages::kOff && huge != job.slab.bytes) {
+  if (huge_pages_ != HugePages::kOff && huge.value / kHuge < job.slab.bytes.value / kHuge) {
     ORBITKV_INFO("slab %u: %llu of %llu MiB in 2 MiB pages", job.slab.id.value,
                  static_cast<unsigned long long>(mebibytes(huge.value)),
                  static_cast<unsigned long long>(mebibytes(job.slab.bytes.value)));
