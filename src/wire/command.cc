@@ -1,7 +1,7 @@
 #include "wire/command.h"
 
 #include <bit>
-#include <cstring>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -35,11 +35,17 @@ struct Layout {
 static_assert(sizeof(Layout) == kCommandBytes && std::has_unique_object_representations_v<Layout>);
 static_assert(offsetof(Layout, crc) == 60);
 
+// Whole words from the start: narrow stores read back as wide loads would stall.
 CommandBytes seal(const Layout& layout) {
-  auto bytes = std::bit_cast<CommandBytes>(layout);
-  const std::uint32_t crc = crc32c(std::span(bytes).first<offsetof(Layout, crc)>());
-  std::memcpy(bytes.data() + offsetof(Layout, crc), &crc, sizeof crc);
-  return bytes;
+  std::array<std::uint64_t, 8> words{};
+  words[0] = layout.magic | std::uint64_t{layout.abi} << 32 | std::uint64_t{layout.opcode} << 48;
+  words[1] = layout.request;
+  words[2] = layout.epoch;
+  words[3] = layout.slot | std::uint64_t{layout.length} << 32;
+  words[4] = layout.code;
+  const auto bytes = std::as_bytes(std::span(words));
+  words[7] = std::uint64_t{crc32c(bytes.first<offsetof(Layout, crc)>())} << 32;
+  return std::bit_cast<CommandBytes>(words);
 }
 
 Error refuse(std::string_view what, std::uint64_t found) {
