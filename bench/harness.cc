@@ -16,13 +16,23 @@
 
 namespace orbitkv::bench {
 
-std::vector<int> usable_cpus() {
+namespace {
+
+std::vector<int> read_affinity() {
   std::vector<int> cpus;
   cpu_set_t set;
   if (::sched_getaffinity(0, sizeof set, &set) != 0) return {0};
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
   }
+  return cpus;
+}
+
+}  // namespace
+
+const std::vector<int>& usable_cpus() {
+  // Once: pinning narrows the answer.
+  static const std::vector<int> cpus = read_affinity();
   return cpus;
 }
 

@@ -23,9 +23,10 @@ struct Options {
   bool wants(std::string_view name) const { return only_case.empty() || only_case == name; }
 };
 
-// Cores this process may run on. Both sides of a two-process bench are pinned to
-// different ones: bench to cpus[0], the other side to cpus[1] (one core: both there).
-std::vector<int> usable_cpus();
+// Cores this process may run on, as found at the first call (before anything is pinned).
+// Both sides of a two-process bench are pinned to different ones: bench to cpus[0], the
+// other side to cpus[1].
+const std::vector<int>& usable_cpus();
 // The calling thread only. False: the kernel refused (reported once, the bench goes on).
 bool pin_thread(int cpu);
 
