@@ -84,8 +84,12 @@ void Manager::on_visitor(int fd) {
     return drop_visitor(fd);
   }
   greet(visitor, *hello);
-  // A status visitor stays for its question; an engine's socket has moved into its session.
-  if (!visitor.greeted) drop_visitor(fd);
+  // A status visitor stays for its question; an engine's socket has moved into its
+  // session, which watches the same descriptor now.
+  if (visitor.socket.fd() != fd)
+    std::erase_if(visitors_, [&](const auto& v) { return v.get() == &visitor; });
+  else if (!visitor.greeted)
+    drop_visitor(fd);
 }
 
 void Manager::greet(Visitor& visitor, const wire::Hello& hello) {
