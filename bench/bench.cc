@@ -1,10 +1,51 @@
 #include "bench/bench.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 
-namespace orbitkv::bench {
+#include "bench/alloc.h"
+#include "bench/channel.h"
+#include "bench/copy_host.h"
+#include "bench/harness.h"
 
-std::string names() { return "channel"; }
-int run(const Flags&, const char*) { std::fprintf(stderr, "no bench yet\n"); return 2; }
+namespace orbitkv::bench {
+namespace {
+
+struct Bench {
+  const char* name;
+  int (*run)(const Options& options);
+};
+constexpr std::array kBenches = {
+    Bench{"channel", run_channel_bench},
+    Bench{"copy", run_copy_host_bench},
+    Bench{"alloc", run_alloc_bench},
+};
+
+}  // namespace
+
+std::string names() {
+  std::string out;
+  for (const Bench& bench : kBenches) out += std::string(bench.name) + ", ";
+  return out + "all";
+}
+
+int run(const Flags& flags, const char* self) {
+  Options options;
+  options.json = flags.json;
+  options.runs = static_cast<int>(std::clamp(flags.runs, 1u, 1000u));
+  options.only_case = flags.only;
+  options.self = self;
+  int status = 0;
+  bool known = false;
+  for (const Bench& bench : kBenches) {
+    if (flags.name != "all" && flags.name != bench.name) continue;
+    known = true;
+    status = std::max(status, bench.run(options));
+  }
+  if (known) return status;
+  std::fprintf(stderr, "no bench is called \"%s\"; there are: %s\n", flags.name.c_str(), names().c_str());
+  return 2;
+}
 
 }  // namespace orbitkv::bench

@@ -20,6 +20,7 @@ struct Options {
   bool json = false;      // one object a line on stdout; else aligned text
   int runs = 5;           // figures are medians over the runs
   std::string only_case;  // empty: all cases
+  std::string self;       // path of this binary, for benches that start their Manager from it
   bool wants(std::string_view name) const { return only_case.empty() || only_case == name; }
 };
 
