@@ -63,7 +63,6 @@ class SchedulerSide:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
-        self._instance = client.instance_id
         self._block_tokens = block_tokens
         self._workers = workers
         self._read = read
@@ -141,7 +140,7 @@ class SchedulerSide:
             state.hashes = self._client.hashes(state.request.block_hashes)
         try:
             ready = self._client.query_prefetch(
-                self._instance, state.hashes[first:total], state.request.request_id
+                self._client.instance_id, state.hashes[first:total], state.request.request_id
             )
         except OrbitKVError as error:
             self._availability.failed(error)

@@ -1,0 +1,107 @@
+"""What one engine published another restores, byte for byte, and the suite sees if not."""
+
+import subprocess
+import sys
+
+import pages
+import pytest
+from conftest import cached, tokens
+from engine_run import prompts
+
+PROMPTS = prompts(3, 300)
+WHOLE = [288, 288, 288]
+
+
+@pytest.fixture
+def published(bed, manager, tmp_path):
+    """Pages of PROMPTS in the Manager, by an engine that is dead now."""
+    engine = bed.start(PROMPTS, manager, hold=True, env={"ORBITKV_TEST_DUMP": str(tmp_path / "first")})
+    manager.wait_for(lambda s: s["blocks"] >= 27, "27 blocks")
+    engine.kill()
+    return tmp_path / "first"
+
+
+def restored(bed, manager, tmp_path, name="second", **env):
+    report = bed.run(PROMPTS, manager, env={"ORBITKV_TEST_DUMP": str(tmp_path / name), **env})
+    return report, pages.compare([tmp_path / "first" / "published"], tmp_path / name / "loaded")
+
+
+def test_a_killed_engines_pages_are_restored_byte_exact(bed, manager, published, reference, tmp_path):
+    report, (count, size, wrong) = restored(bed, manager, tmp_path)
+    assert tokens(report) == reference(PROMPTS)
+    assert cached(report) == WHOLE
+    assert report["runs"][0]["counters"]["vllm:external_prefix_cache_hits"] == sum(WHOLE)
+    assert (count, size, wrong) == (27, 27 * 4 * 65536, 0)
+
+
+def test_two_living_engines_share_one_manager(bed, manager, reference):
+    mine, theirs = prompts(2, 200, seed=1), prompts(2, 200, seed=2)
+    first = bed.start(mine, manager, hold=True)
+    second = bed.start(theirs, manager, hold=True)
+    manager.wait_for(lambda s: s["blocks"] >= 24, "24 blocks")
+    crossed = [bed.start(p, manager) for p in (theirs, mine)]
+    reports = [engine.result() for engine in crossed]
+    assert [cached(r) for r in reports] == [[192, 192], [192, 192]]
+    assert [tokens(r) for r in reports] == [reference(theirs), reference(mine)]
+    for engine in (first, second):
+        engine.kill()
+    assert manager.status()["failed_verifications"] == 0
+
+
+def test_one_engine_restores_after_its_own_cache_is_emptied(bed, manager, reference):
+    report = bed.run(PROMPTS, manager, passes=2, reset=True)
+    assert [cached(report, 0), cached(report, 1)] == [[0, 0, 0], WHOLE]
+    assert tokens(report, 0) == tokens(report, 1) == reference(PROMPTS)
+
+
+def test_a_prompt_of_whole_blocks_is_restored_whole(bed, manager):
+    exact = prompts(3, 320, seed=3)
+    report = bed.run(exact, manager, passes=2, reset=True)
+    assert cached(report, 1) == [320, 320, 320]
+    assert tokens(report, 0) == tokens(report, 1)
+
+
+def test_prompts_with_a_common_start(bed, manager, reference):
+    common = prompts(3, 300, seed=4, shared=200)
+    report = bed.run(common, manager, passes=2, reset=True)
+    assert cached(report, 1) == WHOLE
+    assert tokens(report, 1) == reference(common)
+
+
+@pytest.mark.parametrize("how", ["swap", "zero"])
+def test_one_wrong_page_is_noticed(bed, manager, published, tmp_path, how):
+    """Not a test of the product: equal tokens do not prove equal pages, this does."""
+    _, (count, _, wrong) = restored(bed, manager, tmp_path, ORBITKV_TEST_SABOTAGE=how)
+    assert count == 27 and wrong > 1000
+
+
+def test_pages_poisoned_after_their_release_were_stored_before(bed, manager, reference, tmp_path):
+    poisoned = {"ORBITKV_TEST_DUMP": str(tmp_path / "first"), "ORBITKV_TEST_POISON": "1"}
+    bed.run(PROMPTS, manager, max_tokens=1, env=poisoned)
+    report, (count, _, wrong) = restored(bed, manager, tmp_path)
+    assert (count, wrong) == (27, 0)
+    assert tokens(report) == reference(PROMPTS)
+
+
+def test_without_a_manager_the_engine_serves_and_says_so_once(bed, reference, tmp_path):
+    class Nobody:
+        socket = str(tmp_path / "nobody.sock")
+
+    engine = bed.start(PROMPTS, Nobody, passes=3, reset=True)
+    report = engine.result()
+    assert [tokens(report, n) for n in range(3)] == [reference(PROMPTS)] * 3
+    warnings = [line for line in engine.text().splitlines() if "The engine serves on" in line]
+    assert len(warnings) == 1 and "orbitkv serve" in warnings[0]
+
+
+def test_the_plugin_is_found_by_its_name_alone(bed, manager, tmp_path):
+    """Entry point and registry, in a process that knows nothing but PYTHONPATH."""
+    code = (
+        "from importlib.metadata import entry_points\n"
+        "(found,) = [e for e in entry_points(group='vllm.general_plugins') if e.name == 'orbitkv']\n"
+        "found.load()()\n"
+        "from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory\n"
+        "print(KVConnectorFactory.get_connector_class_by_name('OrbitKVConnector').__module__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=bed.environment)
+    assert done.stdout.split()[-1] == "orbitkv.vllm.connector", done.stderr[-2000:]
