@@ -39,6 +39,26 @@ int finish(client::Client& client, client::OperationHandle handle, const char* w
   return 1;
 }
 
+// Publishing is idempotent and best effort (a Manager whose pool is not touched yet drops
+// pages): offers the prompt again until the Manager has all of it.
+int publish_all(client::Client& client, client::RegistrationHandle handle, std::span<const std::uint32_t> blocks,
+                std::span<const BlockHash> hashes) {
+  const client::SaveGroup group{0, blocks, hashes};
+  const TimePoint deadline = monotonic_now() + milliseconds(kWaitMs);
+  while (monotonic_now() < deadline) {
+    client::OperationHandle save;
+    client::Outcome outcome = client.start_save(handle, {&group, 1}, save);
+    if (!outcome.ok()) return fail("save", outcome);
+    if (int code = finish(client, save, "save")) return code;
+    client::Candidates found;
+    outcome = client.query_candidates(kPublisher, hashes, "published?", 0, found);
+    if (!outcome.ok()) return fail("query", outcome);
+    if (found.hit_blocks == hashes.size()) return 0;
+    usleep(20'000);
+  }
+  return fail("save", {client::Action::kRetry, "the Manager keeps dropping pages; is its pool large enough?"});
+}
+
 // Engine block of prompt block i: another order in every process, as in a real engine.
 std::vector<std::uint32_t> engine_blocks(const Shape& shape, std::uint32_t stride) {
   std::vector<std::uint32_t> blocks(shape.blocks);
@@ -128,10 +148,7 @@ int publish(const Shape& shape, const std::string& socket) {
   client::RegistrationHandle handle;
   if (outcome = client->register_rank(registration(shape, memory, kPublisher), handle); !outcome.ok())
     return fail("register", outcome);
-  const client::SaveGroup group{0, blocks, hashes};
-  client::OperationHandle save;
-  if (outcome = client->start_save(handle, {&group, 1}, save); !outcome.ok()) return fail("save", outcome);
-  if (int code = finish(*client, save, "save")) return code;
+  if (int code = publish_all(*client, handle, blocks, hashes)) return code;
   std::printf("published %.6f\n", static_cast<double>((monotonic_now() - start).ns) / 1e9);
   std::fflush(stdout);
   for (;;) pause();  // the end is a SIGKILL
