@@ -1,0 +1,161 @@
+#include "cache/residency.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "base/limits.h"
+
+namespace orbitkv::cache {
+namespace {
+
+BlockKey key_of(std::uint64_t n, std::uint32_t name_space = 0, std::uint16_t group = 0) {
+  BlockKey key{{}, NamespaceIndex(name_space), GroupId(group)};
+  std::memcpy(key.hash.bytes.data(), &n, sizeof n);
+  return key;
+}
+
+RecordId insert(Residency& table, const BlockKey& key) {
+  RecordId record = kNoRecord;
+  EXPECT_EQ(table.insert(key, record), Residency::Insert::kInserted);
+  return record;
+}
+
+void erase(Residency& table, RecordId record) {
+  table.unindex(record);
+  table.free_record(record);
+}
+
+TEST(Residency, KeysDifferInHashNamespaceAndGroup) {
+  Residency table({64, {1, 2}});
+  const RecordId a = insert(table, key_of(7, 0, 0));
+  const RecordId b = insert(table, key_of(7, 1, 0));
+  const RecordId c = insert(table, key_of(7, 0, 1));
+  EXPECT_EQ(table.find(key_of(7, 0, 0)), a);
+  EXPECT_EQ(table.find(key_of(7, 1, 0)), b);
+  EXPECT_EQ(table.find(key_of(7, 0, 1)), c);
+  EXPECT_EQ(table.find(key_of(8, 0, 0)), kNoRecord);
+  erase(table, b);
+  EXPECT_EQ(table.find(key_of(7, 1, 0)), kNoRecord);
+  EXPECT_EQ(table.find(key_of(7, 0, 0)), a);
+}
+
+TEST(Residency, FullTableRefusesAndReusesFreedRecords) {
+  Residency table({8, {1, 2}});
+  std::vector<RecordId> records;
+  for (std::uint64_t i = 0; i < 8; ++i) records.push_back(insert(table, key_of(i)));
+  RecordId none = kNoRecord;
+  EXPECT_EQ(table.insert(key_of(100), none), Residency::Insert::kTableFull);
+  erase(table, records[3]);
+  EXPECT_EQ(insert(table, key_of(100)), records[3]);
+  EXPECT_EQ(table.records(), 8u);
+  EXPECT_EQ(table.high_water(), 8u);
+}
+
+// The table against a std::map under random inserts and erases at full load, where
+// clusters are long and cells move back on every erase.
+TEST(Residency, AgreesWithAMapUnderChurn) {
+  constexpr std::uint32_t kCap = 500;
+  Residency table({kCap, {3, 4}});
+  std::map<std::uint64_t, RecordId> expected;
+  std::mt19937_64 random(42);
+  for (int step = 0; step < 60000; ++step) {
+    const std::uint64_t n = random() % 1500;
+    const auto it = expected.find(n);
+    ASSERT_EQ(table.find(key_of(n)), it == expected.end() ? kNoRecord : it->second) << "step " << step;
+    if (it != expected.end()) {
+      erase(table, it->second);
+      expected.erase(it);
+    } else if (expected.size() < kCap) {
+      RecordId r = kNoRecord;
+      if (table.insert(key_of(n), r) == Residency::Insert::kInserted) expected.emplace(n, r);
+    }
+    if (step % 5000 != 0) continue;
+    for (const auto& [value, record] : expected) ASSERT_EQ(table.find(key_of(value)), record);
+  }
+  EXPECT_GT(expected.size(), kCap / 2);
+}
+
+TEST(Residency, BatchAgreesWithSingleLookups) {
+  Residency table({4000, {5, 6}});
+  for (std::uint64_t i = 0; i < 4000; i += 2) insert(table, key_of(i, 3, 1));
+  const KeySpace space = table.key_space(NamespaceIndex(3), GroupId(1));
+  for (const std::size_t n : {0u, 1u, 7u, 12u, 13u, 24u, 25u, 4000u}) {
+    std::vector<BlockHash> list;
+    for (std::uint64_t i = 0; i < n; ++i) list.push_back(key_of(i).hash);
+    std::vector<Lookup> out(n);
+    table.find_batch(space, list, out);
+    for (std::uint64_t i = 0; i < n; ++i)
+      EXPECT_EQ(out[i].record, table.find(key_of(i, 3, 1))) << n << " " << i;
+  }
+}
+
+// In a table of one home cell all keys share a window.
+TEST(Residency, WindowFullNamesItsRecords) {
+  // 40 records but found by brute force: keys whose home is cell 0 of 80.
+  Residency table({40, {1, 2}});
+  std::vector<RecordId> in_window;
+  Residency::Insert last = Residency::Insert::kInserted;
+  std::array<RecordId, limits::kProbeWindow> cells;
+  // Fill the whole table with keys that land at or before the window of one key.
+  const BlockKey target = key_of(1);
+  for (std::uint64_t n = 2; n < 2'000'000 && last == Residency::Insert::kInserted; ++n) {
+    const std::size_t before = table.window(target, cells);
+    if (before == limits::kProbeWindow) break;
+    RecordId r = kNoRecord;
+    last = table.insert(key_of(n), r);
+    if (last == Residency::Insert::kInserted && table.window(target, cells) == before) erase(table, r);
+  }
+  ASSERT_EQ(table.window(target, cells), limits::kProbeWindow);
+  RecordId r = kNoRecord;
+  EXPECT_EQ(table.insert(target, r), Residency::Insert::kWindowFull);
+  // Making room inside the window is enough (the hole may move behind it at most once a cell).
+  int evicted = 0;
+  while (table.insert(target, r) == Residency::Insert::kWindowFull) {
+    ASSERT_GT(table.window(target, cells), 0u);
+    erase(table, cells[0]);
+    ASSERT_LE(++evicted, static_cast<int>(limits::kProbeWindow));
+  }
+  EXPECT_EQ(table.find(target), r);
+}
+
+TEST(Residency, RecencyListAgreesWithADeque) {
+  Residency table({32, {1, 2}});
+  std::deque<RecordId> expected;  // most recent first
+  std::vector<RecordId> out;
+  for (std::uint64_t i = 0; i < 32; ++i) out.push_back(insert(table, key_of(i)));
+  std::mt19937_64 random(7);
+  for (int step = 0; step < 4000; ++step) {
+    if (!out.empty() && (expected.empty() || random() % 2 == 0)) {
+      std::swap(out[random() % out.size()], out.back());
+      table.push_recent(out.back());
+      expected.push_front(out.back());
+      out.pop_back();
+    } else {
+      const auto it = expected.begin() + static_cast<std::ptrdiff_t>(random() % expected.size());
+      table.unlink(*it);
+      out.push_back(*it);
+      expected.erase(it);
+    }
+    ASSERT_EQ(table.least_recent(), expected.empty() ? kNoRecord : expected.back()) << "step " << step;
+  }
+  while (!expected.empty()) {
+    ASSERT_EQ(table.least_recent(), expected.back());
+    table.unlink(expected.back());
+    expected.pop_back();
+  }
+  EXPECT_EQ(table.least_recent(), kNoRecord);
+}
+
+// The bar: hot, cold and two index cells a block.
+TEST(Residency, BytesPerBlock) {
+  EXPECT_EQ(sizeof(HotRecord) + sizeof(ColdRecord) + 2 * 8, 120u);
+}
+
+}  // namespace
+}  // namespace orbitkv::cache

@@ -1,0 +1,79 @@
+#include "cache/transitions.h"
+
+#include <gtest/gtest.h>
+
+#include <string_view>
+
+namespace orbitkv::cache {
+namespace {
+
+// Every cell by hand. Rows are states, columns events, in the order of the enums.
+// "-" is illegal.
+
+template <class State, class Event, std::size_t S, std::size_t E>
+void expect_cells(const char (&letters)[S + 1], const std::string_view (&rows)[S]) {
+  static_assert(S == static_cast<std::size_t>(State::kIllegal));
+  static_assert(E == static_cast<std::size_t>(Event::kCount));
+  const std::string_view names(letters);
+  for (std::size_t s = 0; s < S; ++s) {
+    ASSERT_EQ(rows[s].size(), E);
+    for (std::size_t e = 0; e < E; ++e) {
+      const std::size_t at = names.find(rows[s][e]);
+      const State expected = at == std::string_view::npos ? State::kIllegal : static_cast<State>(at);
+      EXPECT_EQ(next(static_cast<State>(s), static_cast<Event>(e)), expected)
+          << "state " << s << " event " << e;
+    }
+  }
+}
+
+TEST(Transitions, Session) {
+  // events: opened closed process-ended emptied
+  // states: A absent, O open, C closing, G gone
+  expect_cells<SessionState, SessionEvent, 4, 4>("AOCG", {"O---",    // absent
+                                                          "-CC-",    // open
+                                                          "-CCG",    // closing
+                                                          "OGG-"});  // gone
+}
+
+TEST(Transitions, Publish) {
+  // events: wait reserve nothing bank-full grant commit fail withdraw claim-seen lost
+  // states: S submitted, W waiting, R reserved, G granted, C claimed, E ended
+  expect_cells<PublishState, PublishEvent, 6, 10>("SWRGCE", {"WRE-------",    // submitted
+                                                             "WRE----E--",    // waiting
+                                                             "---RG--E--",    // reserved
+                                                             "-----EEEC-",    // granted
+                                                             "-----EE--E",    // claimed
+                                                             "----------"});  // ended
+}
+
+TEST(Transitions, Lease) {
+  // events: part last-part last-empty same-list new-list consume consume-last release cancel expire
+  // states: P collecting parts, R ready, C consuming, X retired
+  expect_cells<LeaseState, LeaseEvent, 4, 10>("PRCX", {"PRX-P---XX",    // collecting
+                                                       "---RPCXXXX",    // ready
+                                                       "----PCXXXX",    // consuming
+                                                       "----------"});  // retired
+}
+
+TEST(Transitions, Restore) {
+  // events: pin nothing bank-full grant verified fail withdraw claim-seen lost
+  // states: S submitted, P pinned, G granted, C claimed, E ended
+  expect_cells<RestoreState, RestoreEvent, 5, 9>("SPGCE", {"PE-------",    // submitted
+                                                           "--PG--E--",    // pinned
+                                                           "----EEEC-",    // granted
+                                                           "----EE--E",    // claimed
+                                                           "---------"});  // ended
+}
+
+TEST(Transitions, NothingLeavesIllegal) {
+  EXPECT_EQ(next(PublishState::kIllegal, PublishEvent::kGrant), PublishState::kIllegal);
+  EXPECT_EQ(next(PublishState::kReserved, PublishEvent::kCount), PublishState::kIllegal);
+}
+
+TEST(TransitionsDeathTest, StepStopsOnAnIllegalEvent) {
+  PublishState state = PublishState::kWaiting;
+  EXPECT_DEATH(step(state, PublishEvent::kCommit), "event not allowed");
+}
+
+}  // namespace
+}  // namespace orbitkv::cache
