@@ -19,6 +19,8 @@ enum class FaultPoint : std::uint8_t {
   kClientMidCopy,        // "client_mid_copy": between two images of a plan
   kClientBeforeDrained,  // "client_before_drained": all copied, no receipt yet
   kClientAfterDrained,   // "client_after_drained": receipt published, bell not rung
+  kClientDigest,         // "client_digest": digests of a save known, receipt not written; `flip`
+                         // damages one bit of one digest, so that the image fails its restore
   kManagerBeforeGrant,   // "manager_before_grant": plan written, not granted
   kManagerBeforeReap,    // "manager_before_reap": receipt read, not reaped
   kCount,

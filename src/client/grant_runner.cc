@@ -155,11 +155,12 @@ Status GrantRunner::copy(const Part& part) {
 PartOutcome GrantRunner::finish(Attachment& link, const Part& part, const shm::GrantFields& fields,
                                 const Status& copied) {
   PartOutcome outcome{copied.ok(), static_cast<std::uint32_t>(slots_.size()), {}};
-  if (!copied.ok()) outcome.message = copied.error().message();
+  if (!copied.ok()) outcome = {false, 0, copied.error().message()};
   bytes_.clear();
   if (part.kind == model::PlanKind::kSave && copied.ok()) {
     wire::PublishResult result{part.ref.operation, {}};
     for (const auto& slot : slots_) result.digests.push_back(slot.digest);
+    if (fault_hit(FaultPoint::kClientDigest)) result.digests[result.digests.size() / 2] ^= 1;
     wire::encode(result, bytes_);
   } else if (part.kind == model::PlanKind::kRestore && copied.ok()) {
     wire::RestoreResult result{part.ref.operation, static_cast<std::uint32_t>(slots_.size()), {}};
