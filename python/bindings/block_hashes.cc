@@ -52,7 +52,9 @@ BlockHashes BlockHashes::slice(nb::slice range) const {
   return BlockHashes(data_, first_ + static_cast<std::size_t>(start), length);
 }
 
-nb::bytes BlockHashes::to_bytes() const { return nb::bytes(data_.c_str() + first_ * kBytes, count_ * kBytes); }
+nb::bytes BlockHashes::to_bytes() const {
+  return nb::bytes(data_.c_str() + first_ * kBytes, count_ * kBytes);
+}
 
 bool BlockHashes::equals(const BlockHashes& other) const {
   return count_ == other.count_ &&
@@ -70,8 +72,11 @@ std::span<const BlockHash> BlockHashes::view() const {
 
 void bind_block_hashes(nb::module_& m) {
   nb::class_<BlockHashes>(m, "BlockHashes", "Immutable run of 32-byte block hashes; slices share memory.")
-      .def(nb::new_([](nb::object items) { return BlockHashes::from_iterable(items); }), nb::arg("items"))
-      .def_static("from_bytes", &BlockHashes::from_bytes, nb::arg("data"))
+      .def(nb::new_([](nb::object items) {
+             return nb::isinstance<nb::bytes>(items) ? BlockHashes::from_bytes(nb::borrow<nb::bytes>(items))
+                                                     : BlockHashes::from_iterable(items);
+           }),
+           nb::arg("items"))
       .def("tobytes", &BlockHashes::to_bytes)
       .def("__len__", &BlockHashes::size)
       .def("__getitem__", &BlockHashes::at, nb::arg("index"))
@@ -79,7 +84,7 @@ void bind_block_hashes(nb::module_& m) {
       .def("__eq__", &BlockHashes::equals, nb::arg("other"), nb::is_operator())
       .def("__hash__", &BlockHashes::hash)
       .def("__reduce__", [](nb::handle self) {
-        return nb::make_tuple(self.type().attr("from_bytes"), nb::make_tuple(self.attr("tobytes")()));
+        return nb::make_tuple(self.type(), nb::make_tuple(self.attr("tobytes")()));
       });
 }
 

@@ -18,11 +18,11 @@ class BlockHashes {
  public:
   // An iterable of bytes objects of 32 bytes each; ValueError says which one is not.
   static BlockHashes from_iterable(nb::handle items);
-  // The hashes one behind the other.
+  // The hashes one behind the other; ValueError unless whole hashes.
   static BlockHashes from_bytes(nb::bytes data);
 
   std::size_t size() const { return count_; }
-  nb::bytes at(nb::ssize_t index) const;   // IndexError outside
+  nb::bytes at(nb::ssize_t index) const;     // IndexError outside
   BlockHashes slice(nb::slice range) const;  // ValueError unless the step is 1
   nb::bytes to_bytes() const;
   bool equals(const BlockHashes& other) const;

@@ -46,7 +46,9 @@ nb::bytes from_lease(const LeaseId& lease) {
   return nb::bytes(reinterpret_cast<const char*>(lease.bytes.data()), lease.bytes.size());
 }
 
-std::span<const std::uint32_t> view(const Indices& indices) { return {indices.data(), indices.size()}; }
+std::span<const std::uint32_t> view(const Indices& indices) {
+  return {indices.data(), indices.size()};
+}
 
 // Runs `call` without the GIL and raises what it reports once the GIL is back.
 template <class F>
@@ -59,14 +61,14 @@ void without_gil(F&& call) {
   check(std::move(outcome));
 }
 
-std::unique_ptr<Client> open(const client::Options& options) {
+Client* open(const client::Options& options) {
   std::unique_ptr<Client> result;
   without_gil([&] {
     Outcome outcome;
     result = Client::open(options, outcome);
     return outcome;
   });
-  return result;
+  return result.release();  // Python's from here on
 }
 
 std::uint64_t register_rank(Client& self, const client::Registration& registration) {
@@ -163,8 +165,10 @@ void bind_values(nb::module_& m) {
   nb::class_<client::Registration>(m, "RegistrationSpec")
       .def(nb::init<>())
       .def_prop_rw(
-          "instance", [](const client::Registration& r) { return nb::bytes(
-                          reinterpret_cast<const char*>(r.instance.bytes.data()), r.instance.bytes.size()); },
+          "instance",
+          [](const client::Registration& r) {
+            return nb::bytes(reinterpret_cast<const char*>(r.instance.bytes.data()), r.instance.bytes.size());
+          },
           [](client::Registration& r, nb::bytes id) { r.instance = to_id<InstanceId>(id); })
       .def_rw("name_space", &client::Registration::name_space)
       .def_rw("rank", &client::Registration::rank)
@@ -172,13 +176,18 @@ void bind_values(nb::module_& m) {
       .def_rw("device", &client::Registration::device)
       .def_rw("num_blocks", &client::Registration::num_blocks)
       .def_rw("block_tokens", &client::Registration::block_tokens)
-      .def("add_group", [](client::Registration& r, std::uint16_t id, std::uint16_t shard, std::uint16_t shards,
-                           bool writer) { r.groups.push_back({id, shard, shards, writer}); },
-           nb::arg("id"), nb::arg("shard"), nb::arg("shards"), nb::arg("writer"))
-      .def("add_layer", [](client::Registration& r, client::Layer layer, std::uintptr_t address) {
-             layer.base = reinterpret_cast<std::byte*>(address);
-             r.layers.push_back(std::move(layer));
-           }, nb::arg("layer"), nb::arg("address"));
+      .def(
+          "add_group",
+          [](client::Registration& r, std::uint16_t id, std::uint16_t shard, std::uint16_t shards,
+             bool writer) { r.groups.push_back({id, shard, shards, writer}); },
+          nb::arg("id"), nb::arg("shard"), nb::arg("shards"), nb::arg("writer"))
+      .def(
+          "add_layer",
+          [](client::Registration& r, client::Layer layer, std::uintptr_t address) {
+            layer.base = reinterpret_cast<std::byte*>(address);
+            r.layers.push_back(std::move(layer));
+          },
+          nb::arg("layer"), nb::arg("address"));
   nb::class_<client::Layer>(m, "LayerSpec")
       .def(nb::init<>())
       .def_rw("name", &client::Layer::name)
@@ -195,35 +204,48 @@ void bind_client(nb::module_& m) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Client>(m, "Client")
       .def(nb::new_(&open), nb::arg("options"))
-      .def("wait_connected", [](Client& self, std::uint32_t timeout_ms) {
-             without_gil([&] { return self.wait_connected(timeout_ms); });
-           }, nb::arg("timeout_ms"))
+      .def(
+          "wait_connected",
+          [](Client& self, std::uint32_t timeout_ms) {
+            without_gil([&] { return self.wait_connected(timeout_ms); });
+          },
+          nb::arg("timeout_ms"))
       .def("register_rank", &register_rank, nb::arg("registration"))
-      .def("unregister", [](Client& self, std::uint64_t registration) {
-             without_gil([&] { return self.unregister({registration}); });
-           }, nb::arg("registration"))
+      .def(
+          "unregister",
+          [](Client& self, std::uint64_t registration) {
+            without_gil([&] { return self.unregister({registration}); });
+          },
+          nb::arg("registration"))
       .def("query_candidates", &query_candidates, nb::arg("instance"), nb::arg("hashes"),
            nb::arg("request_id"), nb::arg("group"))
-      .def("query_prefetch", &query_prefetch, nb::arg("instance"), nb::arg("hashes"),
-           nb::arg("request_id"), nb::arg("group"))
-      .def("release", [](Client& self, nb::bytes lease) {
-             const auto id = to_id<LeaseId>(lease);
-             without_gil([&] { return self.release(id); });
-           }, nb::arg("lease"))
-      .def("cancel_query", [](Client& self, nb::bytes instance, const std::string& request_id,
-                              std::uint16_t group) {
-             const auto id = to_id<InstanceId>(instance);
-             without_gil([&] { return self.cancel_query(id, request_id, group); });
-           }, nb::arg("instance"), nb::arg("request_id"), nb::arg("group"))
+      .def("query_prefetch", &query_prefetch, nb::arg("instance"), nb::arg("hashes"), nb::arg("request_id"),
+           nb::arg("group"))
+      .def(
+          "release",
+          [](Client& self, nb::bytes lease) {
+            const auto id = to_id<LeaseId>(lease);
+            without_gil([&] { return self.release(id); });
+          },
+          nb::arg("lease"))
+      .def(
+          "cancel_query",
+          [](Client& self, nb::bytes instance, const std::string& request_id, std::uint16_t group) {
+            const auto id = to_id<InstanceId>(instance);
+            without_gil([&] { return self.cancel_query(id, request_id, group); });
+          },
+          nb::arg("instance"), nb::arg("request_id"), nb::arg("group"))
       .def("ping", [](Client& self) { without_gil([&] { return self.ping(); }); })
       .def("start_save", &start_save, nb::arg("registration"), nb::arg("groups"))
       .def("start_restore", &start_restore, nb::arg("registration"), nb::arg("loads"))
-      .def("poll", [](Client& self, std::uint64_t handle) { return to_tuple(self.poll({handle})); },
-           nb::arg("handle"))
+      .def(
+          "poll", [](Client& self, std::uint64_t handle) { return to_tuple(self.poll({handle})); },
+          nb::arg("handle"))
       .def("wait", &wait, nb::arg("handle"), nb::arg("timeout_ms"))
       .def("take_completed", &take_completed)
       .def("completion_fd", &Client::completion_fd)
-      .def("drop", [](Client& self, std::uint64_t handle) { self.drop({handle}); }, nb::arg("handle"))
+      .def(
+          "drop", [](Client& self, std::uint64_t handle) { self.drop({handle}); }, nb::arg("handle"))
       .def("health", &health)
       .def("peer_alive", &Client::peer_alive)
       .def("status", &status)

@@ -140,9 +140,7 @@ class CacheManagerClient:
     @staticmethod
     def hashes(items: Iterable[bytes] | bytes) -> BlockHashes:
         """From an iterable of hashes, or from their concatenation."""
-        if isinstance(items, BlockHashes):
-            return items
-        return BlockHashes.from_bytes(items) if isinstance(items, bytes) else BlockHashes(items)
+        return items if isinstance(items, BlockHashes) else BlockHashes(items)
 
     def wait_connected(self, timeout: float | None = None) -> None:
         self._core.wait_connected(self._milliseconds(timeout))

@@ -38,7 +38,8 @@ class ManagerProcess:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise RuntimeError(f"the Manager ended at once: {self.text()}")
-            if os.path.exists(self.socket) and self.status() is not None:
+            status = self.status() if os.path.exists(self.socket) else None
+            if status is not None and status["pool"]["largest_free"] > 0:  # memory comes in the background
                 return self
             time.sleep(0.02)
         raise RuntimeError(f"the Manager does not answer: {self.text()}")
