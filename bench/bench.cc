@@ -7,7 +7,10 @@
 #include "bench/alloc.h"
 #include "bench/channel.h"
 #include "bench/copy_host.h"
+#include "bench/footprint.h"
 #include "bench/harness.h"
+#include "bench/query.h"
+#include "bench/transfer.h"
 
 namespace orbitkv::bench {
 namespace {
@@ -20,6 +23,12 @@ constexpr std::array kBenches = {
     Bench{"channel", run_channel_bench},
     Bench{"copy", run_copy_host_bench},
     Bench{"alloc", run_alloc_bench},
+    Bench{"query", run_query_bench},
+    Bench{"restore", run_restore_bench},
+    Bench{"publish", run_publish_bench},
+    Bench{"idle", run_idle_bench},
+    Bench{"memory", run_memory_bench},
+    Bench{"attach", run_attach_bench},
 };
 
 }  // namespace
