@@ -141,7 +141,7 @@ Result<Run> run_many(std::vector<std::unique_ptr<BenchEngine>>& engines, bool th
 Status run_qps(const Options& options) {
   if (!options.wants("qps_64_clients") && !options.wants("qps_64_rings")) return ok_status();
   constexpr std::uint32_t kResident = 100'000;
-  ORBITKV_ASSIGN_OR_RETURN(auto manager, BenchManager::start(options, {"--pool-size", "128MiB"}));
+  ORBITKV_ASSIGN_OR_RETURN(auto manager, BenchManager::start(options, {"--pool-size", "128MiB", "--max-blocks", "131072"}));
   std::vector<std::unique_ptr<BenchEngine>> engines;
   for (std::uint32_t i = 0; i < kManyClients; ++i) {
     ORBITKV_ASSIGN_OR_RETURN(auto engine, BenchEngine::attach(*manager, kTiny, {}));
