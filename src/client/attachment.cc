@@ -76,31 +76,35 @@ Result<wire::Buffer> Attachment::call(wire::Opcode opcode, const Encode& encode,
   }
   channel_->ring_manager();
   fault_hit(FaultPoint::kClientSubmitted);
-  auto result = await(command, deadline);
-  const bool timed_out = !result.ok() && result.error().code() == Code::kReconnect && !lost();
-  if (encode && timed_out) late_.emplace(command.request, command.slot);
-  if (encode && !timed_out) free_slots_ |= 1u << command.slot;
+  const auto reply = await(command, deadline);
+  if (!reply) {
+    // The Manager may still write there: the slot is out of use until the late reply.
+    if (encode) late_.emplace(command.request, command.slot);
+    return reconnect(lost() ? "the Manager went away during the call" : "the Manager did not answer in time");
+  }
+  auto result = take_reply(*reply);
+  if (encode) free_slots_ |= 1u << command.slot;
   return result;
 }
 
-Result<wire::Buffer> Attachment::await(const wire::Command& sent, TimePoint deadline) {
+std::optional<wire::Reply> Attachment::await(const wire::Command& sent, TimePoint deadline) {
   for (;;) {
     const std::uint64_t seen = channel_->bell();
     while (auto bytes = channel_->pop_reply()) {
       auto reply = wire::decode_reply(*bytes);
       if (!reply.ok() || reply->epoch != hello_.epoch) {
+        ORBITKV_WARN("a reply of the Manager is damaged; the session is given up");
         lose();
-        return reconnect("the Manager's reply is damaged");
+        return std::nullopt;
       }
-      if (reply->request == sent.request) return take_reply(*reply);
+      if (reply->request == sent.request) return *reply;
       if (auto late = late_.find(reply->request); late != late_.end()) {
         free_slots_ |= 1u << late->second;
         late_.erase(late);
       }
     }
-    if (lost()) return reconnect("the Manager went away during the call");
     const int left = ms_until(deadline);
-    if (left == 0) return reconnect("the Manager did not answer in time");
+    if (lost() || left == 0) return std::nullopt;
     channel_->wait(seen, target_.spins, left);
   }
 }

@@ -45,7 +45,11 @@ class Attachment {
   shm::ClientChannel& channel() { return *channel_; }
   shm::Socket& socket() { return socket_; }
   const shm::Peer& peer() const { return peer_; }
+  Epoch epoch() const { return hello_.epoch; }
   bool lost() const { return lost_.load(std::memory_order_acquire); }
+  // False until every registration of the process stands in this session.
+  bool ready() const { return ready_.load(std::memory_order_acquire); }
+  void set_ready() { ready_.store(true, std::memory_order_release); }
   // Marks the session lost and wakes everyone who waits on it. Any thread.
   void lose();
 
@@ -76,7 +80,8 @@ class Attachment {
   Attachment(Target target, shm::Socket socket, shm::Peer peer)
       : target_(std::move(target)), socket_(std::move(socket)), peer_(std::move(peer)) {}
   Status greet();
-  Result<wire::Buffer> await(const wire::Command& sent, TimePoint deadline);
+  // nullopt: no answer in time, or lost.
+  std::optional<wire::Reply> await(const wire::Command& sent, TimePoint deadline);
   Result<wire::Buffer> take_reply(const wire::Reply& reply);
   void collect_retired();
 
@@ -85,7 +90,7 @@ class Attachment {
   shm::Peer peer_;
   wire::HelloReply hello_;
   std::unique_ptr<shm::ClientChannel> channel_;
-  std::atomic<bool> lost_{false};
+  std::atomic<bool> lost_{false}, ready_{false};
 
   std::mutex call_mutex_;
   wire::Buffer request_;

@@ -47,7 +47,7 @@ bool Executor::sweep() {
     Part& part = *parts_[i];
     lock.unlock();
     std::optional<PartOutcome> outcome = PartOutcome{false, 0, "the Manager is gone; nothing was copied"};
-    if (link.get()) outcome = runner_.step(*link.get(), part, kSlabWait);
+    if (link.get() && link->epoch() == part.session) outcome = runner_.step(*link.get(), part, kSlabWait);
     if (outcome) settle(operations_, part, *outcome);
     lock.lock();
     if (outcome) {

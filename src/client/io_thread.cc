@@ -65,23 +65,31 @@ bool IoThread::sleep_ms(int ms) {
 // ---- attach ----
 
 Status IoThread::attach() {
-  ORBITKV_ASSIGN_OR_RETURN(auto link, Attachment::open(target_));
-  ORBITKV_RETURN_IF_ERROR(register_all(*link));
-  const std::uint64_t incarnation = link->incarnation().value;
-  link_.swap(std::move(link));
+  ORBITKV_ASSIGN_OR_RETURN(auto made, Attachment::open(target_));
+  Attachment& link = *made;
+  link_.swap(std::move(made));
+  // Whoever registers from here on sees either a session that is not ready, and this
+  // loop takes the entry along, or one that is.
+  std::unique_lock registry_lock(registry_.mutex);
+  if (Status registered = register_all(link); !registered.ok()) {
+    registry_lock.unlock();
+    drop_session();
+    return registered;
+  }
+  link.set_ready();
   std::lock_guard lock(mutex_);
   if (started_) ++state_.reconnects;
   started_ = true;
   state_.connected = true;
-  state_.incarnation = incarnation;
+  state_.incarnation = link.incarnation().value;
   state_.message.clear();
   changed_.notify_all();
   return ok_status();
 }
 
-// Before anyone can use the new session every registration stands in it again.
+// Before anyone can use the new session every registration stands in it again. Under
+// the registry's lock.
 Status IoThread::register_all(Attachment& link) {
-  std::lock_guard lock(registry_.mutex);
   for (auto& [handle, entry] : registry_.entries) {
     if (entry->closing) continue;
     wire::Buffer frame;
@@ -143,16 +151,20 @@ void IoThread::run() {
       std::lock_guard lock(mutex_);
       if (stop_) return;
     }
-    // Claimed copies finish on the old mappings, the rest fails; then the session goes.
-    link.lose();
     lost("the Manager went away");
-    executor_.wait_empty();
-    {
-      std::lock_guard lock(registry_.mutex);
-      for (auto& [handle, entry] : registry_.entries) entry->registration.store(0);
-    }
-    link_.swap(nullptr);
+    drop_session();
   }
+}
+
+// Claimed copies finish on the old mappings, the rest fails; then the session goes.
+void IoThread::drop_session() {
+  link_.mine()->lose();
+  executor_.wait_empty();
+  {
+    std::lock_guard lock(registry_.mutex);
+    for (auto& [handle, entry] : registry_.entries) entry->registration.store(0);
+  }
+  link_.swap(nullptr);
 }
 
 void IoThread::serve_session(Attachment& link) {
@@ -217,10 +229,16 @@ Result<wire::Buffer> IoThread::call(const Encode& encode, std::uint32_t timeout_
 }
 
 Status IoThread::register_entry(Entry& entry, std::uint32_t timeout_ms) {
-  ORBITKV_ASSIGN_OR_RETURN(auto frame, call([&](std::uint64_t request, wire::Buffer& out) {
-                             wire::encode(wire::Register{request, entry.rank}, out);
-                           }, timeout_ms));
-  ORBITKV_ASSIGN_OR_RETURN(auto made, wire::decode_register_reply(frame));
+  auto frame = call([&](std::uint64_t request, wire::Buffer& out) {
+    wire::encode(wire::Register{request, entry.rank}, out);
+  }, timeout_ms);
+  if (!frame.ok() && frame.error().code() == Code::kReconnect) {
+    // Nobody knows whether it stands: only a new session says so again.
+    if (auto link = link_.use()) link->lose();
+    eventfd_write(wake_.get(), 1);
+  }
+  if (!frame.ok()) return frame.error();
+  ORBITKV_ASSIGN_OR_RETURN(auto made, wire::decode_register_reply(*frame));
   entry.registration.store(made.registration.value);
   return ok_status();
 }

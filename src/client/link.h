@@ -15,8 +15,8 @@ class Link {
    public:
     Use(std::shared_mutex& mutex, const std::unique_ptr<Attachment>& current) : lock_(mutex), now_(current.get()) {}
     Attachment* get() const { return now_; }
-    // False: there is no session, or it is lost.
-    explicit operator bool() const { return now_ && !now_->lost(); }
+    // False: there is no session, it is lost, or its registrations do not stand yet.
+    explicit operator bool() const { return now_ && now_->ready() && !now_->lost(); }
     Attachment* operator->() const { return now_; }
 
    private:

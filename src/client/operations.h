@@ -26,6 +26,7 @@ struct Part {
   const RegisteredGroup* group = nullptr;
   model::PlanKind kind = model::PlanKind::kSave;
   RecordRef ref;
+  Epoch session;                         // that `ref` belongs to: records of another life look alike
   std::vector<std::uint32_t> blocks;     // engine blocks asked for, in order; kHole = none
 };
 

@@ -65,10 +65,14 @@ Status Submitter::restore(RegistrationHandle registration, std::span<const Load>
 Status Submitter::run(RegistrationHandle registration, std::vector<Draft> drafts, OperationHandle& out) {
   if (closed_) return reconnect("the client is closed");
   const auto parts = static_cast<std::uint32_t>(drafts.size());
-  auto link = link_.use();
-  if (!link) return reconnect("no Manager is attached");
+  // Before the link: nobody waits for the registry while holding a session.
   ORBITKV_ASSIGN_OR_RETURN(Entry * entry, hold_entry(registration, parts));
   const auto let_go = [&](std::uint32_t n) { entry->open_parts.fetch_sub(n, std::memory_order_release); };
+  auto link = link_.use();
+  if (!link) {
+    let_go(parts);
+    return reconnect("no Manager is attached");
+  }
   for (Draft& draft : drafts) {
     draft.part->entry = entry;
     draft.part->group = entry->group(draft.part->group_id);
@@ -85,6 +89,7 @@ Status Submitter::run(RegistrationHandle registration, std::vector<Draft> drafts
   for (std::uint32_t i = 0; i < parts; ++i) {
     drafts[i].part->handle = out;
     drafts[i].part->ref = (*refs)[i];
+    drafts[i].part->session = link->epoch();
   }
   for (std::uint32_t i = 0; i < parts; ++i) {
     Status sent = send(*link.get(), drafts[i]);
