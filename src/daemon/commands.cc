@@ -4,20 +4,15 @@
 
 namespace orbitkv::daemon {
 
-bool CommandServer::serve(Session& session, std::uint32_t budget, TimePoint now) {
-  std::uint32_t served = 0;
-  while (served < budget && !session.poisoned()) {
-    auto bytes = session.channel().pop_command();
-    if (session.channel().poisoned()) session.poison("the command ring's tail is impossible");
-    if (!bytes || session.poisoned()) break;
-    serve_one(session, *bytes, now);
-    ++served;
-  }
-  if (served) session.channel().ring_client();
-  return served > 0;
+std::optional<wire::CommandBytes> CommandServer::pop(Session& session) {
+  if (session.poisoned()) return std::nullopt;
+  auto bytes = session.channel().pop_command();
+  if (!session.channel().poisoned()) return bytes;
+  session.poison("the command ring's tail is impossible");
+  return std::nullopt;
 }
 
-void CommandServer::serve_one(Session& session, const wire::CommandBytes& bytes, TimePoint now) {
+void CommandServer::answer(Session& session, const wire::CommandBytes& bytes, TimePoint now) {
   auto command = wire::decode_command(bytes);
   if (!command.ok()) return session.poison(command.error().message());
   if (command->epoch != session.epoch()) return session.poison("a command names another epoch");

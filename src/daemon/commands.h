@@ -2,6 +2,7 @@
 // command gets exactly one reply. Core thread only.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "cache/core.h"
@@ -12,13 +13,13 @@ namespace orbitkv::daemon {
 class CommandServer {
  public:
   explicit CommandServer(cache::Core& core) : core_(core) {}
-  // Serves at most `budget` commands; true if there was at least one.
-  bool serve(Session& session, std::uint32_t budget, TimePoint now);
+  // The session's next command; a ring that cannot be poisons the session.
+  std::optional<wire::CommandBytes> pop(Session& session);
+  void answer(Session& session, const wire::CommandBytes& bytes, TimePoint now);
   // Refuse new work from now on (shutdown); ping is still answered.
   void refuse_all() { refusing_ = true; }
 
  private:
-  void serve_one(Session& session, const wire::CommandBytes& bytes, TimePoint now);
   Status dispatch(Session& session, const wire::Command& command, TimePoint now);
   Status query(Session& session, TimePoint now);
   Status publish(Session& session, TimePoint now);

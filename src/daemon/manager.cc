@@ -13,6 +13,7 @@ namespace orbitkv::daemon {
 namespace {
 constexpr std::uint32_t kCommandsPerTurn = 16;
 constexpr Duration kTick = milliseconds(250);
+constexpr Duration kRecheck = milliseconds(50);
 
 std::uint64_t random_word() {
   std::uint64_t word = 0;
@@ -80,22 +81,30 @@ bool Manager::poll() {
   return busy;
 }
 
+// A session that was cut off may go on writing; nobody reads it, so it keeps nobody awake.
 Duration Manager::prepare_sleep() {
   bool quiet = true;
-  for (SessionId id : live_) quiet &= sessions_[id.value]->channel().prepare_sleep();
-  return quiet ? rt::kForever : Duration{0};
+  for (SessionId id : live_)
+    if (!sessions_[id.value]->poisoned()) quiet &= sessions_[id.value]->channel().prepare_sleep();
+  if (!quiet) return Duration{0};
+  return live_.empty() ? rt::kForever : milliseconds(shm::kRecheckMs);
 }
 
 void Manager::cancel_sleep() {
   for (SessionId id : live_) sessions_[id.value]->channel().cancel_sleep();
 }
 
-// Commands first, then receipts; a receipt may free memory or bank space that lets
-// something else of the session go on.
-bool Manager::serve(Session& session, bool all_records, TimePoint now) {
+// What came after the end is not answered, and must not keep the Manager awake.
+void Manager::discard_commands(Session& session) {
+  for (std::uint32_t i = 0; i < limits::kRingEntries && session.channel().pop_command(); ++i) {
+  }
+  if (session.channel().poisoned()) session.poison("the command ring's tail is impossible");
+}
+
+// Receipts before the commands that may have come after them: whoever was told that a
+// save is done finds its blocks. What a receipt frees may let others go on.
+bool Manager::take_receipts(Session& session, bool all_records, TimePoint now) {
   if (session.poisoned()) return false;
-  bool busy = false;
-  if (session.life == Session::Life::kOpen) busy = commands_->serve(session, kCommandsPerTurn, now);
   receipts_.clear();
   session.follow(all_records, receipts_);
   for (const Session::Receipt& receipt : receipts_) {
@@ -104,12 +113,34 @@ bool Manager::serve(Session& session, bool all_records, TimePoint now) {
     report.text = receipt.text;
     (receipt.kind == model::PlanKind::kSave ? report.digests : report.failed) = receipt.words;
     core_->drained(receipt.op, report, now);
-    busy = true;
   }
   if (session.take_bank_freed()) core_->bank_freed(session.id(), now);
-  if (!receipts_.empty()) session.channel().ring_client();
+  return !receipts_.empty();
+}
+
+bool Manager::serve(Session& session, bool all_records, TimePoint now) {
+  if (session.poisoned()) return false;
+  bool busy = take_receipts(session, all_records, now);
+  if (session.life == Session::Life::kOpen)
+    busy |= serve_commands(session, now);
+  else
+    discard_commands(session);
   if (session.poisoned()) close_session(session, "it broke the protocol");
   return busy;
+}
+
+// A scheduler asks what a worker of another session has just published: every session's
+// receipts count before a command is answered.
+bool Manager::serve_commands(Session& session, TimePoint now) {
+  std::uint32_t served = 0;
+  for (; served < kCommandsPerTurn; ++served) {
+    const auto bytes = commands_->pop(session);
+    if (!bytes) break;
+    for (SessionId id : live_) take_receipts(*sessions_[id.value], false, now);
+    commands_->answer(session, *bytes, now);
+  }
+  if (served) session.channel().ring_client();
+  return served > 0;
 }
 
 // ---- ports ----
@@ -139,7 +170,11 @@ void Manager::fail(const cache::OperationKey& op, const Error& why) {
   session_of(op).channel().ring_client();
 }
 
-void Manager::reap(const cache::OperationKey& op) { session_of(op).reap(op); }
+// It may be another session's event that ended it, so its own client is told at once.
+void Manager::reap(const cache::OperationKey& op) {
+  session_of(op).reap(op);
+  session_of(op).channel().ring_client();
+}
 
 // ---- sessions ----
 
@@ -215,7 +250,10 @@ void Manager::on_unregister(Session& session, std::span<const std::byte> frame) 
 
 void Manager::flush(Session& session) {
   auto flushed = session.flush();
-  if (!flushed.ok()) close_session(session, flushed.error().message().c_str());
+  if (!flushed.ok()) return close_session(session, flushed.error().message().c_str());
+  const auto interest = session.unsent() ? rt::kReadWrite : rt::kReadable;
+  Status watched = loop_->modify(session.socket().fd(), interest);
+  ORBITKV_CHECK(watched.ok(), "the socket of an open session is watched");
 }
 
 void Manager::offer_slabs(Session& session) {
@@ -299,7 +337,6 @@ void Manager::on_stop_signal() {
   draining_ = true;
   drain_deadline_ = monotonic_now() + options_.drain;
   commands_->refuse_all();
-  loop_->remove(listener_->fd());
   const std::vector<SessionId> ids = live_;
   for (SessionId id : ids) {
     close_session(*sessions_[id.value], "the Manager stops");

@@ -83,6 +83,9 @@ class Manager final : private rt::Poller, private cache::Ports {
   void on_unregister(Session& session, std::span<const std::byte> frame);
   void on_process_ended(SessionId id);
   bool serve(Session& session, bool all_records, TimePoint now);
+  bool serve_commands(Session& session, TimePoint now);
+  bool take_receipts(Session& session, bool all_records, TimePoint now);
+  void discard_commands(Session& session);
   void close_session(Session& session, const char* why);
   void collect(Session& session);     // removes a session that holds nothing any more
   void answer(Session& session, std::vector<std::byte> frame);

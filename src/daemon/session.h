@@ -76,6 +76,7 @@ class Session {
   bool send(std::vector<std::byte> frame, std::vector<int> fds = {});
   // Sends what is queued; kReconnect when the peer is gone.
   Status flush();
+  bool unsent() const { return !outgoing_.empty(); }
 
   // Life of the attachment as the daemon sees it.
   enum class Life : std::uint8_t { kOpen, kClosed, kEnded };
