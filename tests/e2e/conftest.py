@@ -24,7 +24,7 @@ SHAPES = {
     "small": (
         {
             "kv_transfer_config": engine_run.transfer_config("DumpConnector", None, "dump_connector"),
-            "num_gpu_blocks_override": 40,
+            "num_gpu_blocks_override": 36,
             "max_num_seqs": 6,
         },
         {},
@@ -86,6 +86,14 @@ class Bed:
         log = f"{base}.log"
         pid = zygote.ask(server, op="run", job=job, log=log, env=env or {})["pid"]
         return zygote.Engine(server, pid, job["report"], log)
+
+    def build_and_run(self, engine, prompts, **job):
+        """An engine of its own arguments, built for this one job."""
+        self.counter += 1
+        base = self.directory / f"engine-{self.counter:03}"
+        job = {"prompts": prompts, "report": f"{base}.json", **job}
+        pid = zygote.ask(self.root, op="build", model=self.model, engine=engine, job=job, log=f"{base}.log")["pid"]
+        return zygote.Engine(self.root, pid, job["report"], f"{base}.log").result(300)
 
     def run(self, prompts, manager=None, **job):
         return self.start(prompts, manager, **job).result()

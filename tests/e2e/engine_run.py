@@ -106,19 +106,33 @@ def settle(llm, seconds=20):
     return True
 
 
+def pass_numbers(job):
+    left = job.get("passes", 1)
+    number = 0
+    while left:
+        if not job.get("until") or os.path.exists(job["until"]):
+            left -= 1
+        yield number
+        number += 1
+
+
 def run_job(llm, job):
     """passes of generate over job["prompts"]; between them the engine's own prefix cache
-    is emptied if job["reset"]. job["drain"]: wait for open saves after each pass."""
+    is emptied if job["reset"]. job["one_by_one"]: a request at a time, so that there are
+    many operations. job["until"]: pass after pass until that file exists, and then as
+    many as job["passes"] says."""
     ids = [{"prompt_token_ids": x} for x in job["prompts"]]
     report, before = {"runs": []}, counters(llm)
-    for number in range(job.get("passes", 1)):
+    for number in pass_numbers(job):
         if number and job.get("reset"):
-            settle(llm)
             assert llm.reset_prefix_cache(), "blocks are still held"
         start = time.monotonic()
-        outputs = llm.generate(ids, sampling(job.get("max_tokens", 8)), use_tqdm=False)
+        batches = [[x] for x in ids] if job.get("one_by_one") else [ids]
+        outputs = []
+        for batch in batches:
+            outputs += llm.generate(batch, sampling(job.get("max_tokens", 8)), use_tqdm=False)
         seconds = time.monotonic() - start
-        settled = settle(llm) if job.get("drain", True) else None
+        settled = settle(llm)
         after = counters(llm)
         change = {name: value - before.get(name, 0) for name, value in after.items()}
         before = after

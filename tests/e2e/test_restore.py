@@ -1,12 +1,9 @@
 """What one engine published another restores, byte for byte, and the suite sees if not."""
 
-import subprocess
-import sys
-
 import pages
 import pytest
 from conftest import cached, tokens
-from engine_run import prompts
+from engine_run import prompts, transfer_config
 
 PROMPTS = prompts(3, 300)
 WHOLE = [288, 288, 288]
@@ -94,14 +91,24 @@ def test_without_a_manager_the_engine_serves_and_says_so_once(bed, reference, tm
     assert len(warnings) == 1 and "orbitkv serve" in warnings[0]
 
 
-def test_the_plugin_is_found_by_its_name_alone(bed, manager, tmp_path):
-    """Entry point and registry, in a process that knows nothing but PYTHONPATH."""
-    code = (
-        "from importlib.metadata import entry_points\n"
-        "(found,) = [e for e in entry_points(group='vllm.general_plugins') if e.name == 'orbitkv']\n"
-        "found.load()()\n"
-        "from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory\n"
-        "print(KVConnectorFactory.get_connector_class_by_name('OrbitKVConnector').__module__)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=bed.environment)
-    assert done.stdout.split()[-1] == "orbitkv.vllm.connector", done.stderr[-2000:]
+def test_the_plugin_is_found_by_its_name_alone(bed, manager, reference):
+    """Entry point and registry: no module path, nothing of the tests in between."""
+    engine = {"kv_transfer_config": transfer_config("OrbitKVConnector", manager.socket)}
+    report = bed.build_and_run(engine, PROMPTS, passes=2, reset=True)
+    assert cached(report, 1) == WHOLE
+    assert tokens(report, 1) == reference(PROMPTS)
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"orbitkv.mode": "both"}, "orbitkv.mode"),
+        ({}, "prefix_caching_hash_algo='xxhash'"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_start(bed, options, says):
+    engine = {"kv_transfer_config": transfer_config("OrbitKVConnector", "/nowhere/manager.sock", **options)}
+    if not options:
+        engine["prefix_caching_hash_algo"] = "xxhash"
+    with pytest.raises(AssertionError, match=says):
+        bed.build_and_run(engine, PROMPTS)

@@ -107,8 +107,10 @@ def freeze():
 def template(request):
     os.environ.update(request.get("env", {}))
     llm = engine_run.build(request["model"], **request["engine"])
+    if "job" in request:  # an engine for one job, which may have opened its clients already
+        return engine(llm, request)
     freeze()
-    serve(request["socket"], lambda job: engine(llm, job))
+    return serve(request["socket"], lambda job: engine(llm, job))
 
 
 def engine(llm, request):

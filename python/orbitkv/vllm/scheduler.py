@@ -206,10 +206,15 @@ class SchedulerSide:
             for position in range(first, min(end, len(tables[0]))):
                 if tables[0][position] != 0:
                     blocks.setdefault(state.request.block_hashes[position], tables[0][position])
-        return (self._pin(blocks),) if blocks and self._has_room(len(blocks)) else ()
+        room = self._room()
+        blocks = dict(list(blocks.items())[:room]) if len(blocks) > room else blocks
+        return (self._pin(blocks),) if blocks else ()
 
-    def _has_room(self, count: int) -> bool:
-        return self._pool is not None and self._pinned_blocks + count <= _PIN_SHARE * len(self._pool.blocks)
+    def _room(self) -> int:
+        """Blocks that may still be pinned; what is beyond is not published."""
+        if self._pool is None:
+            return 0
+        return max(0, int(_PIN_SHARE * len(self._pool.blocks)) - self._pinned_blocks)
 
     def _pin(self, blocks: dict[bytes, int]) -> SaveTask:
         """A reference each, so that preemption, abort and finish leave the bytes alone."""
