@@ -2,94 +2,49 @@
 
 #include <unistd.h>
 
-#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/log.h"
 #include "bench/bare_ring.h"
-#include "rt/event_loop.h"
+#include "bench/manager.h"
 #include "rt/spin.h"
 #include "shm/bootstrap.h"
 #include "wire/command.h"
+#include "wire/lifecycle.h"
 
 namespace orbitkv::bench {
 namespace {
 
-constexpr SessionId kSession{0};
-constexpr Epoch kEpoch{1};
-constexpr Duration kFarSpin = microseconds(50);
 constexpr std::size_t kWarmUp = 2'000;
 constexpr std::size_t kSpinningPings = 100'000;
 constexpr std::size_t kAsleepPings = 200;
 constexpr Duration kAnswerWithin = seconds(1);
-// Longer than the far side spins, so that it sleeps when the next ping comes.
+constexpr int kAttachMs = 5000;
+// Longer than the Manager spins, so that it sleeps when the next ping comes.
 constexpr unsigned kPauseUs = 1000;
 constexpr std::uint32_t kClientSpins = 64;
 
-// Answers pings as the Manager's core thread does: spin over the bell, then block.
-class Echo final : public rt::Poller {
- public:
-  explicit Echo(shm::ManagerChannel& channel) : channel_(channel) {}
-  bool poll() override {
-    if (!channel_.rung()) return false;
-    while (auto bytes = channel_.pop_command()) {
-      const auto command = wire::decode_command(*bytes);
-      if (!command.ok()) continue;
-      wire::Reply reply{command->opcode, command->request, command->epoch, 0, 0, Code::kOk};
-      if (command->epoch != kEpoch) reply.code = Code::kReject;
-      if (!channel_.push_reply(wire::encode(reply))) continue;
-      channel_.ring_client();
-    }
-    return true;
-  }
-  Duration prepare_sleep() override {
-    return channel_.prepare_sleep() ? milliseconds(shm::kRecheckMs) : Duration{0};
-  }
-  void cancel_sleep() override { channel_.cancel_sleep(); }
-
- private:
-  shm::ManagerChannel& channel_;
-};
-
-// The far side: makes the session, hands it over, answers until the socket closes.
-Status serve(shm::Socket& socket, int cpu) {
-  pin_thread(cpu);
-  ORBITKV_ASSIGN_OR_RETURN(auto memory, shm::SessionMemory::create(kSession, kEpoch));
-  ORBITKV_ASSIGN_OR_RETURN(auto bell, shm::make_bell());
-  const int fds[] = {memory.fd(), bell.get()};
-  const std::byte hello{1};
-  ORBITKV_RETURN_IF_ERROR(socket.send(std::span(&hello, 1), fds));
-  shm::ManagerChannel channel(std::move(memory), std::move(bell));
-  ORBITKV_ASSIGN_OR_RETURN(auto loop, rt::EventLoop::create());
-  ORBITKV_RETURN_IF_ERROR(loop->add(channel.wake_fd(), rt::kReadableEdge, [](rt::Ready) {}));
-  ORBITKV_RETURN_IF_ERROR(loop->add(socket.fd(), rt::kReadable, [&](rt::Ready) { loop->stop(); }));
-  Echo echo(channel);
-  loop->run(echo, kFarSpin);
-  return ok_status();
-}
-
-struct FarSide {
-  ChildProcess process;
+// A session with the channel in our hands; the product's client keeps it to itself.
+struct Attached {
   shm::Socket socket;
   shm::ClientChannel channel;
+  Epoch epoch;
 };
 
-Result<FarSide> start_far_side(int cpu) {
-  ORBITKV_ASSIGN_OR_RETURN(auto ends, shm::Socket::pair());
-  ORBITKV_ASSIGN_OR_RETURN(auto child, ChildProcess::start([&] {
-                             ends.first.close();
-                             const Status served = serve(ends.second, cpu);
-                             if (!served.ok()) ORBITKV_ERROR("echo: %s", served.error().message().c_str());
-                             return served.ok() ? 0 : 1;
-                           }));
-  ends.second.close();
-  ORBITKV_ASSIGN_OR_RETURN(auto hello, ends.first.receive_within(5000));
-  if (hello.fds.size() != 2) return bug("the far side sent no session");
+Result<Attached> attach(const std::string& path) {
+  ORBITKV_ASSIGN_OR_RETURN(auto socket, shm::connect_to(path, kAttachMs));
+  std::vector<std::byte> frame;
+  wire::encode(wire::Hello{.client = "orbitkv bench channel"}, frame);
+  ORBITKV_RETURN_IF_ERROR(socket.send_within(frame, {}, kAttachMs));
+  ORBITKV_ASSIGN_OR_RETURN(auto message, socket.receive_within(kAttachMs));
+  ORBITKV_ASSIGN_OR_RETURN(const auto hello, wire::decode_hello_reply(message.frame));
+  if (message.fds.size() != 2) return bug("the Manager sent no session");
   ORBITKV_ASSIGN_OR_RETURN(auto memory,
-                           shm::SessionMemory::attach(std::move(hello.fds[0]), kSession, kEpoch));
-  return FarSide{std::move(child), std::move(ends.first),
-                 shm::ClientChannel(std::move(memory), std::move(hello.fds[1]))};
+                           shm::SessionMemory::attach(std::move(message.fds[0]), hello.session, hello.epoch));
+  return Attached{std::move(socket), shm::ClientChannel(std::move(memory), std::move(message.fds[1])),
+                  hello.epoch};
 }
 
 class Pinger {
@@ -101,7 +56,7 @@ class Pinger {
     if (!target_.channel.push_command(wire::encode(command))) return bug("the command ring is full");
     target_.channel.ring_manager();
     const auto bytes = await_reply();
-    if (!bytes) return reconnect("the far side did not answer a ping within a second");
+    if (!bytes) return reconnect("the Manager did not answer a ping within a second");
     ORBITKV_ASSIGN_OR_RETURN(const auto reply, wire::decode_reply(*bytes));
     if (reply.request != request_ || reply.code != Code::kOk) return bug("a reply of another ping");
     return ok_status();
@@ -151,15 +106,12 @@ Status run_case(PingTarget target, PingMode mode, const Options& options) {
 
 Status run_all(const Options& options) {
   ORBITKV_ASSIGN_OR_RETURN(const PinnedPair cpus, pinned_pair());
-  ORBITKV_ASSIGN_OR_RETURN(auto far, start_far_side(cpus.far_cpu));
+  ORBITKV_ASSIGN_OR_RETURN(const auto manager, BenchManager::start(options, {"--pool-size", "64MiB"}));
+  ORBITKV_ASSIGN_OR_RETURN(auto session, attach(manager->socket()));
   pin_thread(cpus.near_cpu);
-  const PingTarget target{far.channel, kEpoch};
+  const PingTarget target{session.channel, session.epoch};
   if (options.wants("ping")) ORBITKV_RETURN_IF_ERROR(run_case(target, PingMode::kSpinning, options));
   if (options.wants("ping_asleep")) ORBITKV_RETURN_IF_ERROR(run_case(target, PingMode::kAsleep, options));
-  far.socket.close();
-  if (const int status = far.process.wait(); status != 0) {
-    return bug("the far side ended with status " + std::to_string(status));
-  }
   return ok_status();
 }
 
