@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -109,12 +110,12 @@ inline std::vector<EngineLayout> engine_layouts() {
   return {
       contiguous("contiguous", {4096, 4096}),
       contiguous("odd_sizes", {8, 65544, 56, 4104, 72}),
-      contiguous("large", {256 * 1024, 64 * 1024}),
+      contiguous("large", {72 * 1024, 64 * 1024}),
       contiguous("mla", {16 * 576 * 2}),
-      shifted(contiguous("contiguous", {4096, 65536}), 2),
+      shifted(contiguous("contiguous", {4096, 8192}), 2),
       split_components(),
       halves("kv_halves", 512),
-      halves("kv_large_halves", 65536),
+      halves("kv_large_halves", 36 * 1024),
       paged("page_first", 576, {.row_bytes = 576}, 4),
       paged("strided_views", 1088, {.row_bytes = 1024}, 3),
       // Tokens of one head, the other head between them.
@@ -122,7 +123,7 @@ inline std::vector<EngineLayout> engine_layouts() {
       paged("long_rows", 4096, {.rows = 4, .row_bytes = 4096, .row_stride = 8192}, 2),
       paged("short_rows", 4096, {.rows = 8, .row_bytes = 24, .row_stride = 40}, 2),
       paged("odd_rows", 4096, {.rows = 8, .row_bytes = 13, .row_stride = 29}, 2),
-      paged("odd_long_rows", 65536, {.rows = 8, .row_bytes = 4099, .row_stride = 4100}, 1),
+      paged("odd_long_rows", 64, {.rows = 8, .row_bytes = 4099, .row_stride = 4100}, 1),
       paged("single_bytes", 4096, {.rows = 64, .row_bytes = 1, .row_stride = 3}, 1),
       paged("dense_rows", 4096, {.rows = 8, .row_bytes = 72, .row_stride = 72}, 1),
   };
@@ -131,7 +132,10 @@ inline std::vector<EngineLayout> engine_layouts() {
 inline Bytes random_bytes(std::size_t size, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   Bytes bytes(size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (std::size_t at = 0; at < size; at += 8) {
+    const std::uint64_t word = random();
+    std::memcpy(bytes.data() + at, &word, std::min<std::size_t>(8, size - at));
+  }
   return bytes;
 }
 
@@ -195,7 +199,7 @@ class Rig {
     for (std::size_t i = 0; i < buffers_.size(); ++i) {
       Bytes actual(mirrors_[i].size());
       memory_->read(actual, buffers_[i]);
-      if (actual != mirrors_[i]) return false;
+      if (std::memcmp(actual.data(), mirrors_[i].data(), actual.size()) != 0) return false;
     }
     return true;
   }

@@ -5,9 +5,6 @@
 #include "device/host/mix_copy.h"
 #include "device/host/prefetch.h"
 
-// GCC 12 takes the deliberately undefined operands in its own <immintrin.h> for mistakes.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-
 #define ORBITKV_AVX512 __attribute__((target("avx512f,avx512dq,avx512bw"), always_inline)) inline
 
 namespace orbitkv::device {
@@ -26,13 +23,25 @@ ORBITKV_AVX512 __m512i splat(std::uint64_t value) {
   return _mm512_set1_epi64(static_cast<long long>(value));
 }
 
+// Masked with all ones: GCC 12 warns of the undefined operand in its plain forms.
+constexpr __mmask8 kAllLanes = 0xFF;
+
+template <unsigned bits>
+ORBITKV_AVX512 __m512i rotate_right(__m512i x) {
+  return _mm512_maskz_ror_epi64(kAllLanes, x, bits);
+}
+
+ORBITKV_AVX512 __m512i fold_half(__m512i x) {
+  return _mm512_xor_si512(x, _mm512_maskz_srli_epi64(kAllLanes, x, 32));
+}
+
 ORBITKV_AVX512 __m512i mix(__m512i words, __m512i key) {
+  constexpr int kXorOfThree = 0x96;
   __m512i x = _mm512_xor_si512(words, key);
-  x = _mm512_ternarylogic_epi64(x, _mm512_ror_epi64(x, 25), _mm512_ror_epi64(x, 50), 0x96);
+  x = _mm512_ternarylogic_epi64(x, rotate_right<25>(x), rotate_right<50>(x), kXorOfThree);
   x = _mm512_mullo_epi64(x, splat(checksum::kMul1));
-  x = _mm512_xor_si512(x, _mm512_srli_epi64(x, 32));
-  x = _mm512_mullo_epi64(x, splat(checksum::kMul2));
-  return _mm512_xor_si512(x, _mm512_srli_epi64(x, 32));
+  x = _mm512_mullo_epi64(fold_half(x), splat(checksum::kMul2));
+  return fold_half(x);
 }
 
 template <Stores stores>

@@ -2,13 +2,16 @@
 #include "device/host/mix_copy.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <span>
 #include <vector>
@@ -141,35 +144,58 @@ TEST(MixCopy, WordsThatCrossRowsCarryOver) {
   EXPECT_EQ(gathered, joined);
 }
 
-// Another process writes the source all the while: what is summed must be what was stored,
-// or a verified restore could hold bytes that nobody verified.
-TEST(MixCopy, SumIsOfTheStoredBytesWhileTheSourceChanges) {
-  constexpr std::size_t kBytes = 16 * 1024;
-  void* shared = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(shared, MAP_FAILED);
-  const pid_t parent = ::getpid();
-  const pid_t writer = ::fork();
-  ASSERT_GE(writer, 0);
-  if (writer == 0) {
-    auto* words = static_cast<volatile std::uint64_t*>(shared);
-    for (std::uint64_t value = 0; ::getppid() == parent; ++value)
-      for (std::size_t i = 0; i < kBytes / 8; ++i) words[i] = value * (i + 1);
+// Shared memory that another process writes without a pause while this object lives.
+class RestlessSource {
+ public:
+  static constexpr std::size_t kBytes = 16 * 1024;
+  RestlessSource() {
+    void* at = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(at, MAP_FAILED);
+    words_ = static_cast<volatile std::uint64_t*>(at);
+    const pid_t parent = ::getpid();
+    writer_ = ::fork();
+    if (writer_ == 0) write_until_orphaned(parent);
+    EXPECT_GT(writer_, 0);
+    while (words_[0] == 0) ::sched_yield();
+  }
+  RestlessSource(const RestlessSource&) = delete;
+  ~RestlessSource() {
+    ::kill(writer_, SIGKILL);
+    ::waitpid(writer_, nullptr, 0);
+    ::munmap(const_cast<std::uint64_t*>(words_), kBytes);
+  }
+  const std::byte* bytes() const {
+    return reinterpret_cast<const std::byte*>(const_cast<const std::uint64_t*>(words_));
+  }
+
+ private:
+  [[noreturn]] void write_until_orphaned(pid_t parent) {
+    for (std::uint64_t value = 1; ::getppid() == parent;) {
+      for (int sweep = 0; sweep < 1000; ++sweep, ++value)
+        for (std::size_t i = 0; i < kBytes / 8; ++i) words_[i] = value * (i + 1);
+    }
     ::_exit(0);
   }
+  volatile std::uint64_t* words_ = nullptr;
+  pid_t writer_ = -1;
+};
+
+// What is summed must be what was stored, or a verified restore could hold bytes that
+// nobody verified.
+TEST(MixCopy, SumIsOfTheStoredBytesWhileTheSourceChanges) {
+  RestlessSource source;
   auto target = std::make_unique<Target>();
-  const auto* from = static_cast<const std::byte*>(shared);
   for (const MixKernel& kernel : kernels()) {
-    for (int round = 0; round < 500; ++round) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(60);
+    for (std::uint64_t round = 0; std::chrono::steady_clock::now() < end; ++round) {
       const Stores stores = round % 2 == 0 ? Stores::kNormal : Stores::kStream;
-      const std::uint64_t size = kBytes - static_cast<std::uint64_t>(round % 64);
-      const std::uint64_t sum = kernel.mix({.to = target->bytes, .from = from, .row_bytes = size}, stores);
+      const std::uint64_t size = RestlessSource::kBytes - round % 64;
+      const std::uint64_t sum =
+          kernel.mix({.to = target->bytes, .from = source.bytes(), .row_bytes = size}, stores);
       stream_fence();
-      ASSERT_EQ(sum, checksum::raw(std::span(target->bytes, size))) << kernel.name;
+      ASSERT_EQ(sum, checksum::raw(std::span(target->bytes, size))) << kernel.name << " round " << round;
     }
   }
-  ::kill(writer, SIGKILL);
-  ::waitpid(writer, nullptr, 0);
-  ::munmap(shared, kBytes);
 }
 
 }  // namespace
