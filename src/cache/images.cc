@@ -15,7 +15,7 @@ constexpr std::uint64_t kUnit = 64;
 // Attempts to make room for one slot: each evicts a batch. More would empty a
 // fragmented cache for the sake of one block.
 constexpr int kEvictionRounds = 8;
-constexpr std::size_t kAhead = 8;
+constexpr std::size_t kAhead = 12;  // blocks, of prefetches
 
 std::uint64_t bit(ShardId shard) {
   return std::uint64_t{1} << shard.value;
@@ -113,9 +113,8 @@ RecordId Images::make_record(const SlotWant& want) {
   RecordId record = kNoRecord;
   for (Residency::Insert r = table_.insert(want.key, record); r != Residency::Insert::kInserted;
        r = table_.insert(want.key, record)) {
-    const bool room = r == Residency::Insert::kWindowFull
-                          ? evict_in_window(want.key)
-                          : table_.least_recent() != kNoRecord && evict_one(table_.least_recent()).value > 0;
+    const bool room =
+        r == Residency::Insert::kWindowFull ? evict_in_window(want.key) : evict(ByteCount(1)).value > 0;
     if (!room) return kNoRecord;
   }
   std::uint32_t i = inflight_free_;
@@ -285,24 +284,20 @@ void Images::abandon_idle_since(TimePoint limit) {
 
 // ---- pins ----
 
+// A pinned image stays in the recency list until eviction meets it or its last pin goes:
+// leasing then costs one line a block, not three.
 void Images::pin(std::span<const RecordId> records) {
   for (std::size_t i = 0; i < records.size(); ++i) {
-    if (i + kAhead < records.size()) {
-      // Its neighbours in the recency list are written when it leaves the list.
-      const ColdRecord& ahead = table_.cold(records[i + kAhead]);
-      table_.prefetch_cold(ahead.prev);
-      table_.prefetch_cold(ahead.next);
-    }
+    if (i + kAhead < records.size()) table_.prefetch_pins(records[i + kAhead]);
     ColdRecord& c = table_.cold(records[i]);
-    if (c.pins++ > 0) continue;
-    table_.unlink(records[i]);
-    stats_.pinned += c.total_units * ByteCount(kUnit);
+    if (c.pins++ == 0) stats_.pinned += c.total_units * ByteCount(kUnit);
   }
 }
 
 void Images::unpin(std::span<const RecordId> records) {
   for (std::size_t i = records.size(); i-- > 0;) {
-    if (i >= kAhead) table_.prefetch_cold(records[i - kAhead].value);
+    if (i >= 2 * kAhead) table_.prefetch_pins(records[i - 2 * kAhead]);
+    if (i >= kAhead) table_.prefetch_neighbours(records[i - kAhead]);
     unpin_one(records[i]);
   }
 }
@@ -312,10 +307,20 @@ void Images::unpin_one(RecordId record) {
   ORBITKV_CHECK(c.pins > 0, "unpin without a pin");
   if (--c.pins > 0) return;
   stats_.pinned -= c.total_units * ByteCount(kUnit);
-  if (sealed(record)) {
-    table_.push_recent(record);
-  } else {
+  if (!sealed(record)) {
     take_apart(record, 0);
+    return;
+  }
+  if (table_.listed(record)) table_.unlink(record);
+  table_.push_recent(record);
+}
+
+// The least recent image that is not pinned; pinned ones on the way leave the list.
+RecordId Images::victim() {
+  for (;;) {
+    const RecordId record = table_.least_recent();
+    if (record == kNoRecord || table_.cold(record).pins == 0) return record;
+    table_.unlink(record);
   }
 }
 
@@ -324,9 +329,8 @@ void Images::drop(RecordId record) {
   table_.unindex(record);
   --stats_.sealed;
   table_.hot(record).state = ImageState::kDropped;
-  if (table_.cold(record).pins > 0) return;
-  table_.unlink(record);
-  take_apart(record, 0);
+  if (table_.listed(record)) table_.unlink(record);
+  if (table_.cold(record).pins == 0) take_apart(record, 0);
 }
 
 // ---- eviction ----
@@ -364,7 +368,11 @@ ByteCount Images::evict_one(RecordId record) {
 
 ByteCount Images::evict(ByteCount bytes) {
   ByteCount freed;
-  while (freed < bytes && table_.least_recent() != kNoRecord) freed += evict_one(table_.least_recent());
+  while (freed < bytes) {
+    const RecordId record = victim();
+    if (record == kNoRecord) break;
+    freed += evict_one(record);
+  }
   return freed;
 }
 

@@ -117,6 +117,7 @@ class Images {
   void idle_push(std::uint32_t index, TimePoint now);
   void idle_unlink(std::uint32_t index);
   void unpin_one(RecordId record);
+  RecordId victim();
 
   mem::Pool& pool_;
   Namespaces& namespaces_;

@@ -14,6 +14,7 @@ constexpr std::size_t kWindow = limits::kProbeWindow;
 // How far a lookup runs ahead of the next stage: enough to cover a miss to DRAM, few
 // enough to stay within the CPU's outstanding misses.
 constexpr std::size_t kAhead = 12;
+constexpr std::uint64_t kNoCell = ~std::uint64_t{0};
 constexpr std::uint32_t kMaxBlocks = 1u << 30;
 
 std::uint64_t fold(std::uint64_t a, std::uint64_t b) {
@@ -33,10 +34,6 @@ std::uint64_t word(const BlockHash& hash, std::size_t i) {
   std::uint64_t w = 0;
   std::memcpy(&w, hash.bytes.data() + 8 * i, 8);
   return w;
-}
-
-std::uint32_t tag_of(std::uint64_t hash) {
-  return static_cast<std::uint32_t>(hash >> 32);
 }
 
 }  // namespace
@@ -115,10 +112,7 @@ void Residency::find_batch(const KeySpace& space, std::span<const BlockHash> has
     if (i >= kAhead && i - kAhead < n) {
       Lookup& l = out[i - kAhead];
       l.record = RecordId(candidate(l.hash));
-      if (l.record != kNoRecord) {
-        __builtin_prefetch(&hot_[l.record.value]);
-        prefetch_cold(l.record.value);
-      }
+      if (l.record != kNoRecord) __builtin_prefetch(&hot_[l.record.value]);
     }
     if (i < 2 * kAhead) continue;
     Lookup& l = out[i - 2 * kAhead];
@@ -129,21 +123,27 @@ void Residency::find_batch(const KeySpace& space, std::span<const BlockHash> has
   }
 }
 
-void Residency::prefetch_cold(std::uint32_t record) const {
-  if (record < max_blocks_) {
-    const auto* p = reinterpret_cast<const std::byte*>(&cold_[record]);
-    __builtin_prefetch(p);
-    __builtin_prefetch(p + sizeof(ColdRecord) - 1);
+// Cells are kept in the order of their homes, so that no key lies far from its own: at
+// half load a dozen cells at most. Moves the cells behind the new one by one; kNoCell,
+// and nothing moved, if that would push one out of its window.
+std::uint64_t Residency::open_cell(std::uint32_t tag) {
+  const std::uint64_t first = home(tag);
+  std::uint64_t at = first;
+  while (at < first + kWindow && index_[at].record_plus_1 != 0 && home(index_[at].tag) <= first) ++at;
+  if (at == first + kWindow) return kNoCell;
+  std::uint64_t empty = at;
+  for (; index_[empty].record_plus_1 != 0; ++empty) {
+    if (empty + 1 - home(index_[empty].tag) >= kWindow) return kNoCell;
   }
+  for (std::uint64_t i = empty; i > at; --i) index_[i] = index_[i - 1];
+  return at;
 }
 
 Residency::Insert Residency::insert(const BlockKey& key, RecordId& out) {
   if (free_ == kNoLink && fresh_ == max_blocks_) return Insert::kTableFull;
   const std::uint32_t tag = tag_of(hash_of(key));
-  const std::uint64_t first = home(tag);
-  std::uint64_t i = first;
-  while (i < first + kWindow && index_[i].record_plus_1 != 0) ++i;
-  if (i == first + kWindow) return Insert::kWindowFull;
+  const std::uint64_t at = open_cell(tag);
+  if (at == kNoCell) return Insert::kWindowFull;
   std::uint32_t r = free_;
   if (r == kNoLink) {
     r = fresh_++;
@@ -156,14 +156,14 @@ Residency::Insert Residency::insert(const BlockKey& key, RecordId& out) {
   hot_[r].group = key.group;
   hot_[r].state = ImageState::kLent;
   cold_[r] = ColdRecord{};
-  index_[i] = {tag, r + 1};
+  index_[at] = {tag, r + 1};
   ++used_;
   out = RecordId(r);
   return Insert::kInserted;
 }
 
 std::size_t Residency::window(const BlockKey& key, std::span<RecordId> out) const {
-  const std::uint64_t first = home(tag_of(hash_of(key)));
+  const std::uint64_t first = home_of(key);
   const std::size_t n = std::min(kWindow, out.size());
   std::size_t found = 0;
   for (std::size_t i = 0; i < n; ++i) {
@@ -175,16 +175,15 @@ std::size_t Residency::window(const BlockKey& key, std::span<RecordId> out) cons
 
 void Residency::unindex(RecordId record) {
   const HotRecord& h = hot_[record.value];
-  const std::uint64_t first = home(tag_of(hash_of({h.hash, h.name_space, h.group})));
+  const std::uint64_t first = home_of({h.hash, h.name_space, h.group});
   std::uint64_t hole = first;
   while (hole < first + kWindow && index_[hole].record_plus_1 != record.value + 1) ++hole;
   ORBITKV_CHECK(hole < first + kWindow, "record is not in the index");
-  // Backward shift: a cell moves into the hole unless its home lies behind it.
+  // Backward shift, up to the first cell that is at home.
   const std::uint64_t end = homes_ + kWindow;
-  for (std::uint64_t i = hole + 1; i < end && index_[i].record_plus_1 != 0; ++i) {
-    if (home(index_[i].tag) > hole) continue;
+  for (std::uint64_t i = hole + 1; i < end; hole = i++) {
+    if (index_[i].record_plus_1 == 0 || home(index_[i].tag) == i) break;
     index_[hole] = index_[i];
-    hole = i;
   }
   index_[hole] = Cell{};
 }
@@ -209,9 +208,10 @@ void Residency::push_recent(RecordId record) {
 }
 
 void Residency::unlink(RecordId record) {
-  const ColdRecord& c = cold_[record.value];
+  ColdRecord& c = cold_[record.value];
   (c.prev == kNoLink ? head_ : cold_[c.prev].next) = c.next;
   (c.next == kNoLink ? tail_ : cold_[c.next].prev) = c.prev;
+  c.prev = kUnlisted;
 }
 
 }  // namespace orbitkv::cache

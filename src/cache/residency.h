@@ -19,6 +19,7 @@ namespace orbitkv::cache {
 using RecordId = Id<struct RecordIdTag, std::uint32_t>;
 inline constexpr RecordId kNoRecord{0xFFFFFFFFu};
 inline constexpr std::uint32_t kNoLink = 0xFFFFFFFFu;
+inline constexpr std::uint32_t kUnlisted = 0xFFFFFFFEu;  // ColdRecord::prev: not in the recency list
 
 struct BlockKey {
   BlockHash hash;
@@ -88,6 +89,8 @@ class Residency {
   enum class Insert : std::uint8_t { kInserted, kTableFull, kWindowFull };
   // The key must be absent. kInserted: a record with this key, state kLent, all else zero.
   Insert insert(const BlockKey& key, RecordId& out);
+  // First cell of the key's probe window.
+  std::uint64_t home_of(const BlockKey& key) const { return home(tag_of(hash_of(key))); }
   // Records whose index cells lie in the key's probe window; returns how many.
   std::size_t window(const BlockKey& key, std::span<RecordId> out) const;
   // Takes the record out of the index (no tombstone: later cells move back).
@@ -103,7 +106,15 @@ class Residency {
   const HotRecord& hot(RecordId r) const { return hot_[r.value]; }
   ColdRecord& cold(RecordId r) { return cold_[r.value]; }
   const ColdRecord& cold(RecordId r) const { return cold_[r.value]; }
-  void prefetch_cold(std::uint32_t record) const;
+  bool listed(RecordId record) const { return cold_[record.value].prev != kUnlisted; }
+  // Ahead of a change of the pins.
+  void prefetch_pins(RecordId record) const { __builtin_prefetch(&cold_[record.value].pins, 1); }
+  // Ahead of a move in the recency list.
+  void prefetch_neighbours(RecordId record) const {
+    const ColdRecord& c = cold_[record.value];
+    if (c.prev < max_blocks_) __builtin_prefetch(&cold_[c.prev].next, 1);
+    if (c.next < max_blocks_) __builtin_prefetch(&cold_[c.next].prev, 1);
+  }
   std::uint32_t records() const { return used_; }
   std::uint32_t max_blocks() const { return max_blocks_; }
   // Records ever used are below this; for walks over the whole table.
@@ -116,9 +127,11 @@ class Residency {
   };
   std::uint64_t hash_key(std::uint64_t mix, const BlockHash& hash) const;
   std::uint64_t hash_of(const BlockKey& key) const;
+  static std::uint32_t tag_of(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 32); }
   std::uint64_t home(std::uint32_t tag) const { return (std::uint64_t{tag} * homes_) >> 32; }
   bool matches(std::uint32_t record, const KeySpace& space, const BlockHash& hash) const;
   std::uint32_t candidate(std::uint64_t hash) const;
+  std::uint64_t open_cell(std::uint32_t tag);
   RecordId find_hashed(const KeySpace& space, const BlockHash& hash, std::uint64_t hashed) const;
 
   std::uint32_t max_blocks_;

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "base/limits.h"
@@ -95,33 +96,49 @@ TEST(Residency, BatchAgreesWithSingleLookups) {
   }
 }
 
-// In a table of one home cell all keys share a window.
-TEST(Residency, WindowFullNamesItsRecords) {
-  // 40 records but found by brute force: keys whose home is cell 0 of 80.
+// `count` keys with the home of key 1.
+std::vector<BlockKey> colliding(const Residency& table, std::size_t count) {
+  std::vector<BlockKey> out;
+  for (std::uint64_t n = 2; out.size() < count; ++n) {
+    if (table.home_of(key_of(n)) == table.home_of(key_of(1))) out.push_back(key_of(n));
+  }
+  return out;
+}
+
+TEST(Residency, FullWindowNamesItsRecordsAndOneFewerIsEnough) {
   Residency table({40, {1, 2}});
-  std::vector<RecordId> in_window;
-  Residency::Insert last = Residency::Insert::kInserted;
+  const auto keys = colliding(table, limits::kProbeWindow);
+  std::vector<RecordId> records;
+  for (const BlockKey& key : keys) records.push_back(insert(table, key));
   std::array<RecordId, limits::kProbeWindow> cells;
-  // Fill the whole table with keys that land at or before the window of one key.
-  const BlockKey target = key_of(1);
-  for (std::uint64_t n = 2; n < 2'000'000 && last == Residency::Insert::kInserted; ++n) {
-    const std::size_t before = table.window(target, cells);
-    if (before == limits::kProbeWindow) break;
-    RecordId r = kNoRecord;
-    last = table.insert(key_of(n), r);
-    if (last == Residency::Insert::kInserted && table.window(target, cells) == before) erase(table, r);
-  }
-  ASSERT_EQ(table.window(target, cells), limits::kProbeWindow);
+  ASSERT_EQ(table.window(key_of(1), cells), limits::kProbeWindow);
+  EXPECT_EQ(std::set(cells.begin(), cells.end()), std::set(records.begin(), records.end()));
   RecordId r = kNoRecord;
-  EXPECT_EQ(table.insert(target, r), Residency::Insert::kWindowFull);
-  // Making room inside the window is enough (the hole may move behind it at most once a cell).
-  int evicted = 0;
-  while (table.insert(target, r) == Residency::Insert::kWindowFull) {
-    ASSERT_GT(table.window(target, cells), 0u);
-    erase(table, cells[0]);
-    ASSERT_LE(++evicted, static_cast<int>(limits::kProbeWindow));
+  EXPECT_EQ(table.insert(key_of(1), r), Residency::Insert::kWindowFull);
+  for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(table.find(keys[i]), records[i]) << "nothing moved";
+  erase(table, records[5]);
+  EXPECT_EQ(table.insert(key_of(1), r), Residency::Insert::kInserted);
+  EXPECT_EQ(table.find(key_of(1)), r);
+}
+
+// A key of an earlier home must not push another out of its window.
+TEST(Residency, InsertNeverPushesAKeyOutOfItsWindow) {
+  Residency table({40, {1, 2}});
+  const auto keys = colliding(table, limits::kProbeWindow);
+  for (const BlockKey& key : keys) insert(table, key);
+  for (std::uint64_t n = 1'000'000; n < 1'000'200; ++n) {
+    RecordId r = kNoRecord;
+    const auto result = table.insert(key_of(n), r);
+    if (result == Residency::Insert::kTableFull) break;
+    for (const BlockKey& key : keys) ASSERT_NE(table.find(key), kNoRecord);
   }
-  EXPECT_EQ(table.find(target), r);
+  EXPECT_GT(table.records(), limits::kProbeWindow);
+}
+
+TEST(Residency, TableAtFullLoadRefusesNoKey) {
+  constexpr std::uint32_t kCap = 200'000;
+  Residency table({kCap, {9, 9}});
+  for (std::uint64_t i = 0; i < kCap; ++i) ASSERT_NE(insert(table, key_of(i)), kNoRecord) << i;
 }
 
 TEST(Residency, RecencyListAgreesWithADeque) {
