@@ -38,7 +38,7 @@ TEST(Harness, ATimeIsComparedAsCeilingOverOurs) {
 TEST(Harness, ARateIsComparedAsOursOverCeiling) {
   const Case what{"restore", "4MiB", ByteCount(4 << 20),
                   36,        1000,   Ceiling{"memcpy", Ceiling::Unit::kGigabytesPerSecond}};
-  Run run = run_of(1000, 50);
+  bench::Run run = run_of(1000, 50);
   run.gb_per_s = 45;
   EXPECT_EQ(format_line(what, {run}, true),
             R"({"bench":"restore","case":"4MiB","p50_us":1000.0,"p99_us":2000.0,"gb_per_s":45.000,)"
