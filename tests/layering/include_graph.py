@@ -63,7 +63,7 @@ SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".cuh", ".inc"}
 
 
 def is_test(path):
-    return path.stem.endswith(("_test", "_suite")) or path.parts[0] == "tests"
+    return path.stem.endswith(("_test", "_suite", "_rig")) or path.parts[0] == "tests"
 
 
 def library_of(path):
