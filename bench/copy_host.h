@@ -1,4 +1,4 @@
-// `orbitkv bench copy_host`: save and restore of the host copier, checksum fused, beside
+// `orbitkv bench copy`: save and restore of the host copier, checksum fused, beside
 // memcpy of the same bytes in the same order, operation by operation in the same run.
 // Pages and images are shuffled over memory that no cache holds; `_hot` cases repeat one
 // block. `_unfused` is memcpy followed by a checksum pass. Uses no Manager.
