@@ -1,0 +1,5 @@
+#include "targets.h"
+
+namespace orbitkv::fuzz {
+void accepted(std::string_view, View) {}
+}  // namespace orbitkv::fuzz
