@@ -98,7 +98,7 @@ def test_the_manager_killed_under_load_and_started_again(bed, manager, reference
             point = ("manager_before_grant", "manager_before_reap")[number % 2]
             manager.kill()
             manager.environment = {"ORBITKV_FAULT": f"{point}:kill:{chosen.randint(1, 4)}"}
-            manager.start()
+            manager.start(ready=False)
             assert manager.process.wait(30) == -signal.SIGKILL
         else:
             time.sleep(chosen.uniform(0.02, 0.5))

@@ -27,13 +27,17 @@ class ManagerProcess:
         self.environment = environment or {}
         self.process = None
 
-    def start(self):
+    def start(self, ready=True):
+        """ready=False: for a Manager that is to die before anybody can see it ready."""
         assert self.process is None or self.process.poll() is not None
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 [binary(), "serve", "--bootstrap-socket", self.socket, "--pool-size", self.pool, *self.extra],
                 stdout=log, stderr=log, env={**os.environ, **self.environment},
             )  # fmt: skip
+        return self._wait_ready() if ready else self
+
+    def _wait_ready(self):
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             if self.process.poll() is not None:

@@ -2,12 +2,26 @@
 
 import os
 import pickle
+import select
+import signal
+import threading
 import time
 
 import numpy as np
 import pytest
+from manager_process import ManagerProcess
 
-from orbitkv import BlockHashes, Group, Layer, OrbitKVError, SaveNotSubmittedError
+from orbitkv import (
+    Action,
+    BlockHashes,
+    CacheManagerClient,
+    Group,
+    Layer,
+    ManagerUnavailableError,
+    OrbitKVError,
+    RejectedError,
+    SaveNotSubmittedError,
+)
 
 PAGE = 4096
 BLOCKS = 16
@@ -167,6 +181,80 @@ def test_a_dead_manager_is_said_and_nothing_is_lent(host, engine):
 
 
 # ---- what only the real client has ----
+
+
+@pytest.fixture
+def real(request):
+    if os.environ.get("ORBITKV_FAKE_ONLY"):
+        pytest.skip("ORBITKV_FAKE_ONLY is set")
+    with ManagerProcess() as manager:
+        yield manager
+
+
+def test_ended_operations_make_the_completion_fd_readable(real):
+    with CacheManagerClient(real.socket, os.urandom(16)) as client:
+        registration = register(client, pages(1))
+        assert select.select([client.completion_fd], [], [], 0)[0] == []
+        handle = client.save(registration, [(0, [1], [key(1)])])
+        assert select.select([client.completion_fd], [], [], 5)[0]
+        assert client.take_completed() == [handle.value] and client.take_completed() == []
+        assert client.poll_save(handle).success
+
+
+def test_other_threads_run_while_one_waits(real):
+    """A wait that is not over keeps what it waits for, and holds no lock of Python."""
+    os.kill(real.process.pid, signal.SIGSTOP)
+    client = CacheManagerClient(real.socket, os.urandom(16), timeout_ms=700)
+    outcome = []
+
+    def wait():
+        try:
+            client.wait_connected(0.6)
+        except ManagerUnavailableError as error:
+            outcome.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    turns = 0
+    while waiter.is_alive():
+        turns += 1
+        time.sleep(0.001)
+    os.kill(real.process.pid, signal.SIGCONT)
+    assert outcome and turns > 100
+    client.close()
+
+
+def test_a_client_that_was_there_first_finds_the_manager_later():
+    manager = ManagerProcess()
+    client = CacheManagerClient(manager.socket, os.urandom(16))
+    registration = register(client, pages(1))
+    assert not client.health().connected and "serve" in client.health().message
+    with manager:
+        client.wait_connected(10)
+        publish(client, registration, [1], [key(1)])
+        visible(client, [key(1)])
+        assert client.status()["blocks"] == 1
+        client.close()
+
+
+def test_errors_say_what_to_do(real):
+    with CacheManagerClient(real.socket, os.urandom(16)) as client:
+        with pytest.raises(OrbitKVError) as unregistered:
+            client.query_prefetch(client.instance_id, [key(1)], "r")
+        assert unregistered.value.action in (Action.RETRY, Action.REJECT) and "regist" in str(unregistered.value)
+        memory = pages(1)
+        layer = Layer("layer0", 0, 0, memory[0], PAGE, 1, PAGE)
+        with pytest.raises(RejectedError, match="layer0"):
+            client.register('{"v":1}', 0, 1, "cpu:0", [layer], BLOCKS + 1, 16)
+
+
+def test_streams_and_events_are_refused_where_there_is_no_device(real):
+    with CacheManagerClient(real.socket, os.urandom(16)) as client:
+        registration = register(client, pages(1))
+        with pytest.raises(ValueError, match="device copier"):
+            client.save(registration, [(0, [1], [key(1)])], ready_stream=7)
+        with pytest.raises(ValueError, match="device copier"):
+            client.start_restore(registration, [(bytes(16), [[1]])], layer_events=[(0, 1)])
 
 
 def test_block_hashes_slice_and_travel():
