@@ -3,18 +3,31 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
 
-#include "base/sha256.h"
-#include "base/time.h"
-
 namespace orbitkv::example {
 namespace {
+using Clock = std::chrono::steady_clock;
+
 constexpr InstanceId kPublisher{{std::byte{1}}};
 constexpr InstanceId kRestorer{{std::byte{2}}};
 constexpr std::uint32_t kWaitMs = 30'000;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// splitmix64: a bijection, so different words stay different.
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
 
 client::Registration registration(const Shape& shape, KvMemory& memory, InstanceId instance) {
   client::Registration r;
@@ -41,11 +54,11 @@ int finish(client::Client& client, client::OperationHandle handle, const char* w
 
 // Publishing is idempotent and best effort (a Manager whose pool is not touched yet drops
 // pages): offers the prompt again until the Manager has all of it.
-int publish_all(client::Client& client, client::RegistrationHandle handle, std::span<const std::uint32_t> blocks,
-                std::span<const BlockHash> hashes) {
+int publish_all(client::Client& client, client::RegistrationHandle handle,
+                std::span<const std::uint32_t> blocks, std::span<const BlockHash> hashes) {
   const client::SaveGroup group{0, blocks, hashes};
-  const TimePoint deadline = monotonic_now() + milliseconds(kWaitMs);
-  while (monotonic_now() < deadline) {
+  const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(kWaitMs);
+  while (Clock::now() < deadline) {
     client::OperationHandle save;
     client::Outcome outcome = client.start_save(handle, {&group, 1}, save);
     if (!outcome.ok()) return fail("save", outcome);
@@ -56,7 +69,8 @@ int publish_all(client::Client& client, client::RegistrationHandle handle, std::
     if (found.hit_blocks == hashes.size()) return 0;
     usleep(20'000);
   }
-  return fail("save", {client::Action::kRetry, "the Manager keeps dropping pages; is its pool large enough?"});
+  return fail("save",
+              {client::Action::kRetry, "the Manager keeps dropping pages; is its pool large enough?"});
 }
 
 // Engine block of prompt block i: another order in every process, as in a real engine.
@@ -94,15 +108,14 @@ std::vector<client::Layer> KvMemory::layers() {
   return out;
 }
 
+// A chain like a real engine's: a block's hash depends on all blocks before it. Theirs is
+// cryptographic; this one needs only to differ from block to block.
 std::vector<BlockHash> prompt_hashes(std::uint32_t blocks) {
   std::vector<BlockHash> hashes(blocks);
-  BlockHash parent{};
+  std::array<std::uint64_t, 4> chain{1, 2, 3, 4};
   for (std::uint32_t i = 0; i < blocks; ++i) {
-    std::array<std::byte, 36> text{};
-    std::memcpy(text.data(), parent.bytes.data(), 32);
-    std::memcpy(text.data() + 32, &i, 4);
-    hashes[i].bytes = sha256(text);
-    parent = hashes[i];
+    for (std::uint64_t& word : chain) word = mixed(word + i);
+    std::memcpy(hashes[i].bytes.data(), chain.data(), sizeof(chain));
   }
   return hashes;
 }
@@ -137,19 +150,20 @@ int publish(const Shape& shape, const std::string& socket) {
   KvMemory memory(shape);
   const auto hashes = prompt_hashes(shape.blocks);
   const auto blocks = engine_blocks(shape, 7);
-  const TimePoint start = monotonic_now();
+  const Clock::time_point start = Clock::now();
   for (std::size_t i = 0; i < hashes.size(); ++i)
     for (std::uint32_t part = 0; part < 2 * shape.layers; ++part)
       compute_page(hashes[i], part, memory.page(part / 2, part % 2, blocks[i]));
   client::Outcome outcome;
-  auto client = client::Client::open({.bootstrap_socket = socket, .name = "native engine, publisher"}, outcome);
+  auto client =
+      client::Client::open({.bootstrap_socket = socket, .name = "native engine, publisher"}, outcome);
   if (!client) return fail("open", outcome);
   if (outcome = client->wait_connected(kWaitMs); !outcome.ok()) return fail("connect", outcome);
   client::RegistrationHandle handle;
   if (outcome = client->register_rank(registration(shape, memory, kPublisher), handle); !outcome.ok())
     return fail("register", outcome);
   if (int code = publish_all(*client, handle, blocks, hashes)) return code;
-  std::printf("published %.6f\n", static_cast<double>((monotonic_now() - start).ns) / 1e9);
+  std::printf("published %.6f\n", seconds_since(start));
   std::fflush(stdout);
   for (;;) pause();  // the end is a SIGKILL
 }
@@ -159,22 +173,25 @@ int restore(const Shape& shape, const std::string& socket) {
   const auto hashes = prompt_hashes(shape.blocks);
   const auto blocks = engine_blocks(shape, 11);
   client::Outcome outcome;
-  auto client = client::Client::open({.bootstrap_socket = socket, .name = "native engine, restorer"}, outcome);
+  auto client =
+      client::Client::open({.bootstrap_socket = socket, .name = "native engine, restorer"}, outcome);
   if (!client) return fail("open", outcome);
   if (outcome = client->wait_connected(kWaitMs); !outcome.ok()) return fail("connect", outcome);
   client::RegistrationHandle handle;
   if (outcome = client->register_rank(registration(shape, memory, kRestorer), handle); !outcome.ok())
     return fail("register", outcome);
-  const TimePoint start = monotonic_now();
+  const Clock::time_point start = Clock::now();
   client::Ready ready;
   if (outcome = client->query_prefetch(kRestorer, hashes, "prompt", 0, ready); !outcome.ok())
     return fail("query", outcome);
-  if (ready.hit_blocks == 0) return fail("query", {client::Action::kRecompute, "the prompt is not in the Manager"});
+  if (ready.hit_blocks == 0)
+    return fail("query", {client::Action::kRecompute, "the prompt is not in the Manager"});
   const client::Load load{ready.lease, 0, std::span(blocks).first(ready.hit_blocks)};
   client::OperationHandle operation;
-  if (outcome = client->start_restore(handle, {&load, 1}, operation); !outcome.ok()) return fail("restore", outcome);
+  if (outcome = client->start_restore(handle, {&load, 1}, operation); !outcome.ok())
+    return fail("restore", outcome);
   if (int code = finish(*client, operation, "restore")) return code;
-  const double seconds = static_cast<double>((monotonic_now() - start).ns) / 1e9;
+  const double seconds = seconds_since(start);
   const auto hit = std::span(hashes).first(ready.hit_blocks);
   std::printf("restored %u %llu %.6f\n", ready.hit_blocks,
               static_cast<unsigned long long>(wrong_bytes(shape, memory, hit, blocks)), seconds);

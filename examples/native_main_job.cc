@@ -72,7 +72,8 @@ bool run(const std::string& socket, const char* self, Figures& figures) {
   char line[256];
   {
     Child publisher({self, "publish", "--bootstrap-socket", socket});
-    if (!publisher.read_line(line, sizeof line) || std::sscanf(line, "published %lf", &figures.cold) != 1) return false;
+    if (!publisher.read_line(line, sizeof line) || std::sscanf(line, "published %lf", &figures.cold) != 1)
+      return false;
     std::fprintf(stderr, "published; killing the engine with SIGKILL\n");
     publisher.end(SIGKILL);
   }
@@ -90,7 +91,8 @@ int main_job(const Shape& shape, const std::string& orbitkv, const char* self) {
   Figures figures;
   bool ok = false;
   {
-    Child manager({orbitkv, "serve", "--bootstrap-socket", socket, "--pool-size", "256MiB", "--log-level", "warning"});
+    Child manager(
+        {orbitkv, "serve", "--bootstrap-socket", socket, "--pool-size", "256MiB", "--log-level", "warning"});
     ok = wait_for_socket(socket) && run(socket, self, figures);
     manager.end(SIGTERM);
   }
@@ -100,9 +102,10 @@ int main_job(const Shape& shape, const std::string& orbitkv, const char* self) {
   std::printf("blocks restored   %u of %u\nbytes restored    %llu\nwrong bytes       %llu\n", figures.blocks,
               shape.blocks, bytes, figures.wrong);
   std::printf("compute, publish  %.4f s\nquery, restore    %.4f s\n", figures.cold, figures.restored);
-  std::printf("{\"restored_tokens\": %u, \"restored_bytes\": %llu, \"tokens_equal\": null, \"wrong_bytes\": %llu, "
-              "\"seconds\": {\"cold\": %.6f, \"restored\": %.6f}}\n",
-              figures.blocks * shape.block_tokens, bytes, figures.wrong, figures.cold, figures.restored);
+  std::printf(
+      "{\"restored_tokens\": %u, \"restored_bytes\": %llu, \"tokens_equal\": null, \"wrong_bytes\": %llu, "
+      "\"seconds\": {\"cold\": %.6f, \"restored\": %.6f}}\n",
+      figures.blocks * shape.block_tokens, bytes, figures.wrong, figures.cold, figures.restored);
   return ok ? 0 : 1;
 }
 
@@ -112,7 +115,8 @@ int main(int argc, char** argv) {
   using namespace orbitkv::example;
   const char* usage =
       "orbitkv-native-engine: a small engine that publishes and restores KV pages\n"
-      "  main-job --orbitkv PATH           Manager, publisher killed by SIGKILL, restorer; JSON on the last line\n"
+      "  main-job --orbitkv PATH           Manager, publisher killed by SIGKILL, restorer; JSON on the last "
+      "line\n"
       "  publish --bootstrap-socket PATH   compute and publish the prompt, then wait to be killed\n"
       "  restore --bootstrap-socket PATH   restore the prompt and compare every byte\n";
   const std::string command = argc > 1 ? argv[1] : "";
