@@ -16,9 +16,9 @@ namespace {
 
 constexpr std::size_t kPoints = static_cast<std::size_t>(FaultPoint::kCount);
 constexpr std::array<std::string_view, kPoints> kNames = {
-    "client_submitted",      "client_granted",       "client_claimed",       "client_mid_copy",
-    "client_before_drained", "client_after_drained", "client_digest",        "manager_before_grant",
-    "manager_before_reap"};
+    "client_submitted", "client_granted",        "client_claimed",
+    "client_mid_copy",  "client_before_drained", "client_after_drained",
+    "client_digest",    "manager_before_grant",  "manager_before_reap"};
 
 enum class Action : std::uint8_t { kNone, kStop, kKill, kFail, kFlip };
 constexpr std::array<std::string_view, 5> kActions = {"", "stop", "kill", "fail", "flip"};
@@ -103,7 +103,8 @@ bool slow_hit(FaultPoint point) {
   const std::uint32_t pass = fault.passes.fetch_add(1, std::memory_order_relaxed) + 1;
   const std::uint32_t trigger = fault.trigger.load(std::memory_order_relaxed);
   if (trigger != kEveryPass && trigger != pass) return false;
-  if (action == Action::kStop) ::kill(::getpid(), SIGSTOP);
+  // To this thread, so that not another instruction of it runs.
+  if (action == Action::kStop) ::raise(SIGSTOP);
   if (action == Action::kKill) ::kill(::getpid(), SIGKILL);
   return action == Action::kFail || action == Action::kFlip;
 }

@@ -9,14 +9,14 @@
 namespace orbitkv::limits {
 
 // Sessions and operations.
-inline constexpr std::uint32_t kSessions = 64;              // live, or closed with claimed work; quarantine is the pool's
-inline constexpr std::uint32_t kRecords = 1024;             // grant records = operations, a session
-inline constexpr std::uint32_t kRingEntries = 64;           // commands in flight, a session
-inline constexpr std::uint32_t kDescriptorSlots = 16;       // frames in flight, a session
+inline constexpr std::uint32_t kSessions = 64;  // live, or closed with claimed work; quarantine is the pool's
+inline constexpr std::uint32_t kRecords = 1024;        // grant records = operations, a session
+inline constexpr std::uint32_t kRingEntries = 64;      // commands in flight, a session
+inline constexpr std::uint32_t kDescriptorSlots = 16;  // frames in flight, a session
 inline constexpr std::uint32_t kDescriptorSlotBytes = 64 * 1024;
 inline constexpr std::uint32_t kPlanBankBytes = 1024 * 1024;
-inline constexpr std::uint32_t kErrorTextBytes = 88;        // each side, in a grant record
-inline constexpr std::uint32_t kRestoresPerDevice = 128;    // admitted and not yet reaped
+inline constexpr std::uint32_t kErrorTextBytes = 88;      // each side, in a grant record
+inline constexpr std::uint32_t kRestoresPerDevice = 128;  // admitted and not yet reaped
 
 // Metadata: hashes and page lists that the Manager holds for a session's operations.
 inline constexpr ByteCount kMetadataPerOperation = 32 * kMiB;
@@ -28,31 +28,31 @@ inline constexpr std::uint32_t kFdsPerMessage = 64;
 inline constexpr std::uint32_t kRequestIdBytes = 256;
 inline constexpr std::uint32_t kNamespaceBytes = 512;
 inline constexpr std::uint32_t kDeviceNameBytes = 64;
-inline constexpr std::uint32_t kPeerNameBytes = 128;        // program and version, in Hello and its reply
+inline constexpr std::uint32_t kPeerNameBytes = 128;  // program and version, in Hello and its reply
 inline constexpr std::uint32_t kSocketErrorBytes = 1024;
 
 // Shapes.
 inline constexpr std::uint32_t kBlockHashBytes = 32;
-inline constexpr std::uint32_t kGroups = 16;                // a registration
-inline constexpr std::uint32_t kLayers = 1024;              // layer bindings, a registration
-inline constexpr std::uint32_t kShards = 64;                // ranks of an instance
-inline constexpr std::uint32_t kBlocksPerGrant = 8192;      // entries of one plan
-inline constexpr ByteCount kSlotImageBytes = 256 * kMiB;    // one block, group and shard
+inline constexpr std::uint32_t kGroups = 16;              // a registration
+inline constexpr std::uint32_t kLayers = 1024;            // layer bindings, a registration
+inline constexpr std::uint32_t kShards = 64;              // ranks of an instance
+inline constexpr std::uint32_t kBlocksPerGrant = 8192;    // entries of one plan
+inline constexpr ByteCount kSlotImageBytes = 256 * kMiB;  // one block, group and shard
 inline constexpr std::uint32_t kFragmentsPerSlot = 4096;
 inline constexpr std::uint32_t kFragmentsPerRegistration = 8192;  // over its groups; one socket frame
 
 // Queries and leases.
-inline constexpr std::uint32_t kQueriesPerSession = 1024;   // live request ids with a lease
+inline constexpr std::uint32_t kQueriesPerSession = 1024;  // live request ids with a lease
 inline constexpr std::uint32_t kLeases = 16 * 1024;
 inline constexpr std::uint32_t kInstances = 64;
 inline constexpr std::uint32_t kNamespaces = 1024;
 inline constexpr std::uint32_t kRegistrationsPerSession = 16;
-inline constexpr std::uint32_t kInflightImages = 64 * 1024; // unsealed block images, Manager
+inline constexpr std::uint32_t kInflightImages = 64 * 1024;  // unsealed block images, Manager
 
 // Memory.
 inline constexpr std::uint32_t kSlabs = 4096;
 inline constexpr ByteCount kSlabBytes = kGiB;
 inline constexpr ByteCount kHugePageBytes = 2 * kMiB;
-inline constexpr std::uint32_t kProbeWindow = 32;           // residency index
+inline constexpr std::uint32_t kProbeWindow = 32;  // residency index
 
 }  // namespace orbitkv::limits

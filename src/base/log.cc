@@ -17,14 +17,20 @@ void to_stderr(LogLevel level, const char* line) {
   gmtime_r(&now.tv_sec, &parts);
   char stamp[32];
   std::strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &parts);
-  std::fprintf(stderr, "%s.%03ldZ %c %s\n", stamp, now.tv_nsec / 1'000'000,
-               "DIWE-"[static_cast<int>(level)], line);
+  std::fprintf(stderr, "%s.%03ldZ %c %s\n", stamp, now.tv_nsec / 1'000'000, "DIWE-"[static_cast<int>(level)],
+               line);
 }
 }  // namespace
 
-void set_log_level(LogLevel level) { g_level.store(level, std::memory_order_relaxed); }
-LogLevel log_level() { return g_level.load(std::memory_order_relaxed); }
-void set_log_sink(LogSink sink) { g_sink.store(sink); }
+void set_log_level(LogLevel level) {
+  g_level.store(level, std::memory_order_relaxed);
+}
+LogLevel log_level() {
+  return g_level.load(std::memory_order_relaxed);
+}
+void set_log_sink(LogSink sink) {
+  g_sink.store(sink);
+}
 
 void log_line(LogLevel level, const char* format, ...) {
   char line[1024];

@@ -24,7 +24,9 @@ std::string_view code_name(Code code) {
   return "unknown";
 }
 
-std::string Error::to_string() const { return std::string(code_name(code_)) + ": " + message_; }
+std::string Error::to_string() const {
+  return std::string(code_name(code_)) + ": " + message_;
+}
 
 Error errno_error(std::string_view what) {
   const int saved = errno;

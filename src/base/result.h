@@ -41,11 +41,21 @@ class Error {
   std::string message_;
 };
 
-inline Error busy(std::string m) { return {Code::kBusy, std::move(m)}; }
-inline Error recompute(std::string m) { return {Code::kRecompute, std::move(m)}; }
-inline Error reconnect(std::string m) { return {Code::kReconnect, std::move(m)}; }
-inline Error reject(std::string m) { return {Code::kReject, std::move(m)}; }
-inline Error bug(std::string m) { return {Code::kBug, std::move(m)}; }
+inline Error busy(std::string m) {
+  return {Code::kBusy, std::move(m)};
+}
+inline Error recompute(std::string m) {
+  return {Code::kRecompute, std::move(m)};
+}
+inline Error reconnect(std::string m) {
+  return {Code::kReconnect, std::move(m)};
+}
+inline Error reject(std::string m) {
+  return {Code::kReject, std::move(m)};
+}
+inline Error bug(std::string m) {
+  return {Code::kBug, std::move(m)};
+}
 // "<what>: <strerror(errno)>"; kReject, because the same call would fail again.
 Error errno_error(std::string_view what);
 
@@ -87,19 +97,20 @@ struct Unit {};
 
 // Result without a value: return ok_status() or an Error.
 using Status = Result<Unit>;
-inline Status ok_status() { return Unit{}; }
+inline Status ok_status() {
+  return Unit{};
+}
 
 }  // namespace orbitkv
 
 // Evaluates a Result expression and returns its Error from the enclosing function.
-#define ORBITKV_RETURN_IF_ERROR(expr)                             \
-  do {                                                            \
+#define ORBITKV_RETURN_IF_ERROR(expr)                                       \
+  do {                                                                      \
     if (auto orbitkv_r = (expr); !orbitkv_r.ok()) return orbitkv_r.error(); \
   } while (0)
 
 // ORBITKV_ASSIGN_OR_RETURN(auto x, make_x());
-#define ORBITKV_ASSIGN_OR_RETURN(lhs, expr) \
-  ORBITKV_ASSIGN_IMPL(ORBITKV_CAT(orbitkv_tmp, __LINE__), lhs, expr)
+#define ORBITKV_ASSIGN_OR_RETURN(lhs, expr) ORBITKV_ASSIGN_IMPL(ORBITKV_CAT(orbitkv_tmp, __LINE__), lhs, expr)
 #define ORBITKV_CAT_(a, b) a##b
 #define ORBITKV_CAT(a, b) ORBITKV_CAT_(a, b)
 #define ORBITKV_ASSIGN_IMPL(tmp, lhs, expr) \

@@ -10,17 +10,29 @@ struct Duration {
   std::int64_t ns = 0;
   friend constexpr auto operator<=>(Duration, Duration) = default;
 };
-constexpr Duration nanoseconds(std::int64_t n) { return {n}; }
-constexpr Duration microseconds(std::int64_t n) { return {n * 1000}; }
-constexpr Duration milliseconds(std::int64_t n) { return {n * 1'000'000}; }
-constexpr Duration seconds(std::int64_t n) { return {n * 1'000'000'000}; }
+constexpr Duration nanoseconds(std::int64_t n) {
+  return {n};
+}
+constexpr Duration microseconds(std::int64_t n) {
+  return {n * 1000};
+}
+constexpr Duration milliseconds(std::int64_t n) {
+  return {n * 1'000'000};
+}
+constexpr Duration seconds(std::int64_t n) {
+  return {n * 1'000'000'000};
+}
 
 struct TimePoint {
   std::int64_t ns = 0;  // CLOCK_MONOTONIC
   friend constexpr auto operator<=>(TimePoint, TimePoint) = default;
 };
-constexpr TimePoint operator+(TimePoint t, Duration d) { return {t.ns + d.ns}; }
-constexpr Duration operator-(TimePoint a, TimePoint b) { return {a.ns - b.ns}; }
+constexpr TimePoint operator+(TimePoint t, Duration d) {
+  return {t.ns + d.ns};
+}
+constexpr Duration operator-(TimePoint a, TimePoint b) {
+  return {a.ns - b.ns};
+}
 
 TimePoint monotonic_now();
 

@@ -3,6 +3,7 @@
 // nothing on the wire is a pointer. Any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,22 +28,22 @@ struct FragmentShape {
 struct GroupShape {
   GroupId group;
   RecoveryRule rule = RecoveryRule::kPrefix;
-  ShardId shard;                  // the shard that this rank reads and writes
-  std::uint16_t shards = 1;       // of the group; a block is visible when all have committed
-  bool writer = true;             // replicated groups: one declared writer
+  ShardId shard;                         // the shard that this rank reads and writes
+  std::uint16_t shards = 1;              // of the group; a block is visible when all have committed
+  bool writer = true;                    // replicated groups: one declared writer
   std::vector<FragmentShape> fragments;  // ascending (layer, component), no duplicates
 };
 
 struct RankRegistration {
   InstanceId instance;
-  std::string name_space;         // canonical text of everything that changes the meaning of
-                                  // bytes, equal on all ranks (docs/protocol.md, "Namespace")
+  std::string name_space;  // canonical text of everything that changes the meaning of
+                           // bytes, equal on all ranks (docs/protocol.md, "Namespace")
   std::uint16_t rank = 0;
-  std::uint16_t world_size = 1;   // queries are refused until all ranks have registered
-  std::string device;             // "cpu:0", "GPU-<uuid>"
-  std::uint32_t num_blocks = 0;   // engine blocks; destinations are below it
+  std::uint16_t world_size = 1;  // queries are refused until all ranks have registered
+  std::string device;            // "cpu:0", "GPU-<uuid>"
+  std::uint32_t num_blocks = 0;  // engine blocks; destinations are below it
   std::uint32_t block_tokens = 0;
-  std::vector<GroupShape> groups; // ascending group ids
+  std::vector<GroupShape> groups;  // ascending group ids
 };
 
 // Every bound and rule above, by name of the field that breaks it.
@@ -52,8 +53,8 @@ Status validate(const RankRegistration& rank);
 // multiples of 64 bytes (model/slot_image.h).
 struct SlotLayout {
   std::uint64_t header_bytes = 0;
-  std::uint64_t slot_bytes = 0;                   // header and payload, multiple of 64
-  std::vector<std::uint64_t> fragment_offsets;    // from the start of the image
+  std::uint64_t slot_bytes = 0;                 // header and payload, multiple of 64
+  std::vector<std::uint64_t> fragment_offsets;  // from the start of the image
 };
 SlotLayout slot_layout(const GroupShape& group);
 

@@ -16,11 +16,11 @@ enum class Encoding : std::uint8_t { kRaw = 0 };
 // engine block. The allocation is exactly the extent.
 struct PlanEntry {
   SlabId slab;
-  std::uint32_t block = 0;     // engine block index, below the registration's num_blocks
-  std::uint64_t offset = 0;    // in the slab, multiple of 64
-  AllocationId allocation;     // also the revision bound into the checksums
-  std::uint64_t seed = 0;      // checksum seed of this image (model/slot_image.h)
-  std::uint64_t digest = 0;    // restore: of the image header; save: 0
+  std::uint32_t block = 0;   // engine block index, below the registration's num_blocks
+  std::uint64_t offset = 0;  // in the slab, multiple of 64
+  AllocationId allocation;   // also the revision bound into the checksums
+  std::uint64_t seed = 0;    // checksum seed of this image (model/slot_image.h)
+  std::uint64_t digest = 0;  // restore: of the image header; save: 0
   friend bool operator==(const PlanEntry&, const PlanEntry&) = default;
 };
 

@@ -16,7 +16,12 @@ inline constexpr std::size_t kCommandBytes = 64;
 using CommandBytes = std::array<std::byte, kCommandBytes>;
 
 enum class Opcode : std::uint16_t {
-  kPing = 1, kQuery = 2, kPublish = 3, kRestore = 4, kRelease = 5, kCancelQuery = 6,
+  kPing = 1,
+  kQuery = 2,
+  kPublish = 3,
+  kRestore = 4,
+  kRelease = 5,
+  kCancelQuery = 6,
 };
 
 // Client to Manager. The request frame lies in descriptor slot `slot`, `length`

@@ -22,14 +22,30 @@ inline constexpr std::size_t kFrameHeaderBytes = 16;      // magic u32, abi u16,
 
 enum class FrameType : std::uint16_t {
   // Descriptor slots.
-  kQueryRequest = 1, kQueryReply = 2, kPublishRequest = 3, kPublishReply = 4,
-  kRestoreRequest = 5, kRestoreReply = 6, kReleaseRequest = 7, kCancelQueryRequest = 8,
+  kQueryRequest = 1,
+  kQueryReply = 2,
+  kPublishRequest = 3,
+  kPublishReply = 4,
+  kRestoreRequest = 5,
+  kRestoreReply = 6,
+  kReleaseRequest = 7,
+  kCancelQueryRequest = 8,
   kErrorReply = 9,
   // Plan bank.
-  kPlan = 32, kPublishResult = 33, kRestoreResult = 34,
+  kPlan = 32,
+  kPublishResult = 33,
+  kRestoreResult = 34,
   // Socket.
-  kHello = 64, kHelloReply = 65, kRegister = 66, kRegisterReply = 67, kUnregister = 68,
-  kUnregisterReply = 69, kSlabOffer = 70, kStatusRequest = 71, kStatusReply = 72, kBye = 73,
+  kHello = 64,
+  kHelloReply = 65,
+  kRegister = 66,
+  kRegisterReply = 67,
+  kUnregister = 68,
+  kUnregisterReply = 69,
+  kSlabOffer = 70,
+  kStatusRequest = 71,
+  kStatusReply = 72,
+  kBye = 73,
   kSocketError = 74,
 };
 

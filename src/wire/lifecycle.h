@@ -49,7 +49,9 @@ struct Unregister {
   std::uint64_t request = 0;
   RegistrationId registration;
 };
-struct UnregisterReply { std::uint64_t request = 0; };
+struct UnregisterReply {
+  std::uint64_t request = 0;
+};
 
 // Pushed by the Manager before any grant names these slabs; one descriptor each,
 // at most limits::kFdsPerMessage a message.
@@ -63,7 +65,9 @@ struct SlabOffer {
   std::vector<Slab> slabs;
 };
 
-struct StatusRequest { std::uint64_t request = 0; };
+struct StatusRequest {
+  std::uint64_t request = 0;
+};
 struct StatusReply {
   std::uint64_t request = 0;
   std::string json;  // one object, docs/protocol.md

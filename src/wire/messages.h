@@ -35,16 +35,16 @@ struct QueryRequest {
   QueryMode mode = QueryMode::kDiscover;
   std::string_view request_id;  // <= limits::kRequestIdBytes
   std::uint32_t first = 0;
-  std::uint32_t total = 0;      // hashes of the whole query, <= 32 MiB / 32 bytes
+  std::uint32_t total = 0;  // hashes of the whole query, <= 32 MiB / 32 bytes
   std::span<const BlockHash> hashes;
 };
 
 struct QueryReply {
-  std::uint32_t first = 0;       // of the part
-  std::uint32_t count = 0;       // hashes of the part
-  std::uint32_t hit_blocks = 0;  // leading resident blocks of the whole query so far
-  std::uint64_t revision = 0;    // read mode: rises when the request's hash list changes
-  LeaseId lease;                 // read mode, last part, hit_blocks > 0; else zero
+  std::uint32_t first = 0;              // of the part
+  std::uint32_t count = 0;              // hashes of the part
+  std::uint32_t hit_blocks = 0;         // leading resident blocks of the whole query so far
+  std::uint64_t revision = 0;           // read mode: rises when the request's hash list changes
+  LeaseId lease;                        // read mode, last part, hit_blocks > 0; else zero
   std::vector<std::uint64_t> resident;  // bit i = hash `first + i` is resident (ceil(count/64) words)
 };
 
@@ -53,8 +53,8 @@ struct PublishRequest {
   GroupId group;
   OperationId operation;
   RecordIndex record;
-  std::span<const std::byte> block_ids;   // count x u32 little-endian, engine block indices
-  std::span<const BlockHash> hashes;      // count
+  std::span<const std::byte> block_ids;  // count x u32 little-endian, engine block indices
+  std::span<const BlockHash> hashes;     // count
   std::uint32_t count() const { return static_cast<std::uint32_t>(hashes.size()); }
   std::uint32_t block_id(std::uint32_t i) const;
 };
@@ -73,21 +73,28 @@ struct RestoreRequest {
   OperationId operation;
   RecordIndex record;
   LeaseId lease;
-  std::uint32_t first = 0;                     // block of the lease that targets[0] belongs to
-  std::span<const std::byte> targets;          // count x u32, engine block index or kHole
+  std::uint32_t first = 0;             // block of the lease that targets[0] belongs to
+  std::span<const std::byte> targets;  // count x u32, engine block index or kHole
   std::uint32_t count() const { return static_cast<std::uint32_t>(targets.size() / 4); }
   std::uint32_t target(std::uint32_t i) const;
 };
 
-struct RestoreReply { std::uint32_t blocks = 0; };  // blocks in the grant (holes left out)
+struct RestoreReply {
+  std::uint32_t blocks = 0;
+};  // blocks in the grant (holes left out)
 
-struct ReleaseRequest { LeaseId lease; };
+struct ReleaseRequest {
+  LeaseId lease;
+};
 struct CancelQueryRequest {
   InstanceId instance;
   GroupId group;
   std::string_view request_id;
 };
-struct ErrorReply { Code code = Code::kBug; std::string_view text; };
+struct ErrorReply {
+  Code code = Code::kBug;
+  std::string_view text;
+};
 
 // ---- plan bank ----
 
