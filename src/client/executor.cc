@@ -37,6 +37,24 @@ void Executor::wait_empty() {
   changed_.wait(lock, [&] { return parts_.empty() || stop_; });
 }
 
+// True if the part is over. A Manager that is alive but silent must not keep an engine
+// waiting: an unclaimed part is given up at its deadline, its pages are free at once, and
+// a grant that still comes is declined.
+bool Executor::look_at(Attachment* link, Part& part) {
+  const bool ours = link && link->epoch() == part.session;
+  if (part.given_up) return !ours || runner_.refuse(*link, part);
+  std::optional<PartOutcome> outcome = PartOutcome{false, 0, "the Manager is gone; nothing was copied"};
+  if (ours) outcome = runner_.step(*link, part, kSlabWait);
+  if (outcome) {
+    settle(operations_, part, *outcome);
+    return true;
+  }
+  if (monotonic_now() < part.deadline) return false;
+  part.given_up = true;
+  settle(operations_, part, {false, 0, "the Manager gave no grant in time; nothing was copied"});
+  return runner_.refuse(*link, part);
+}
+
 // One look at every part. The queue is unlocked while a part runs; only this thread
 // removes parts.
 bool Executor::sweep() {
@@ -46,11 +64,9 @@ bool Executor::sweep() {
   for (std::size_t i = 0; i < parts_.size() && !stop_;) {
     Part& part = *parts_[i];
     lock.unlock();
-    std::optional<PartOutcome> outcome = PartOutcome{false, 0, "the Manager is gone; nothing was copied"};
-    if (link.get() && link->epoch() == part.session) outcome = runner_.step(*link.get(), part, kSlabWait);
-    if (outcome) settle(operations_, part, *outcome);
+    const bool over = look_at(link.get(), part);
     lock.lock();
-    if (outcome) {
+    if (over) {
       parts_.erase(parts_.begin() + static_cast<std::ptrdiff_t>(i));
       changed_.notify_all();
       progress = true;

@@ -55,6 +55,19 @@ std::optional<PartOutcome> GrantRunner::step(Attachment& link, const Part& part,
   return run(link, part, fields);
 }
 
+bool GrantRunner::refuse(Attachment& link, const Part& part) {
+  const auto word = shm::unpack(link.channel().load_word(part.ref.record));
+  if (link.lost() || !word || word->operation != part.ref.operation) return true;
+  switch (word->state) {
+    case RecordState::kReserved: return link.withdraw(part.ref);
+    case RecordState::kPreparing: return false;
+    case RecordState::kGranted:
+      decline(link, part, recompute("the engine stopped waiting for this grant"));
+      return true;
+    default: link.retire(part.ref); return true;
+  }
+}
+
 // ---- before the claim ----
 
 Result<model::Plan> GrantRunner::read_plan(Attachment& link, const Part& part, shm::GrantFields& fields) {

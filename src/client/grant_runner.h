@@ -24,6 +24,10 @@ class GrantRunner {
   // its record is retired. A grant whose copies began always ends in a receipt.
   std::optional<PartOutcome> step(Attachment& link, const Part& part, Duration slab_wait);
 
+  // The part was given up: its grant is declined when it comes. True: its record has
+  // ended on this side. Looks at nothing of the part but its record.
+  bool refuse(Attachment& link, const Part& part);
+
  private:
   Result<model::Plan> read_plan(Attachment& link, const Part& part, shm::GrantFields& fields);
   Status check_plan(const Part& part, const model::Plan& plan, std::uint32_t result_bytes) const;

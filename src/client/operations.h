@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/time.h"
 #include "base/unique_fd.h"
 #include "client/attachment.h"
 #include "client/registry.h"
@@ -28,6 +29,8 @@ struct Part {
   RecordRef ref;
   Epoch session;                         // that `ref` belongs to: records of another life look alike
   std::vector<std::uint32_t> blocks;     // engine blocks asked for, in order; kHole = none
+  TimePoint deadline;                    // unclaimed by then: given up, and never claimed
+  bool given_up = false;                 // its handle has ended; entry and group are no longer ours
 };
 
 struct PartOutcome {

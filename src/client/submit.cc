@@ -8,7 +8,7 @@
 namespace orbitkv::client {
 namespace {
 // Up to here a copy costs less than waking another thread for it.
-constexpr std::uint64_t kInlineBytes = 64 * 1024;
+constexpr std::uint64_t kInlineBytes = 260 * 1024;
 }  // namespace
 
 Submitter::Submitter(Link& link, OperationTable& operations, Executor& executor, Registry& registry,
@@ -90,6 +90,7 @@ Status Submitter::run(RegistrationHandle registration, std::vector<Draft> drafts
     drafts[i].part->handle = out;
     drafts[i].part->ref = (*refs)[i];
     drafts[i].part->session = link->epoch();
+    drafts[i].part->deadline = monotonic_now() + milliseconds(options_.timeout_ms);
   }
   for (std::uint32_t i = 0; i < parts; ++i) {
     Status sent = send(*link.get(), drafts[i]);

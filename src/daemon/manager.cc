@@ -39,6 +39,7 @@ Status Manager::start() {
   ORBITKV_RETURN_IF_ERROR(watch_signals());
   ORBITKV_ASSIGN_OR_RETURN(auto listener, shm::Listener::open(options_.socket));
   listener_ = std::make_unique<shm::Listener>(std::move(listener));
+  options_.pool.stop_fd = signals_.get();  // Ctrl-C ends a long prefault
   ORBITKV_ASSIGN_OR_RETURN(pool_, mem::Pool::create(options_.pool));
   cache::Ports& ports = *this;
   core_ = std::make_unique<cache::Core>(options_.core, *pool_, ports);
@@ -311,6 +312,10 @@ void Manager::collect(Session& session) {
 void Manager::tick() {
   const TimePoint now = monotonic_now();
   for (const mem::SlabInfo& slab : pool_->collect_offered()) offered_.push_back(slab);
+  if (pool_->build_failure() && !said_build_failure_) {
+    said_build_failure_ = true;
+    ORBITKV_ERROR("the pool stays smaller than configured: %s", pool_->build_failure()->message().c_str());
+  }
   const std::vector<SessionId> ids = live_;
   for (SessionId id : ids) {
     Session& session = *sessions_[id.value];
