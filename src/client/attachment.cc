@@ -33,8 +33,7 @@ Status Attachment::greet() {
   const int timeout = static_cast<int>(target_.timeout_ms);
   wire::Buffer frame;
   wire::encode(wire::Hello{wire::kAbiVersion, wire::PeerRole::kEngine, target_.name}, frame);
-  ORBITKV_RETURN_IF_ERROR(socket_.send_within(frame, {}, timeout));
-  ORBITKV_ASSIGN_OR_RETURN(auto message, socket_.receive_within(timeout));
+  ORBITKV_ASSIGN_OR_RETURN(auto message, socket_.ask_within(frame, timeout));
   if (auto refused = wire::decode_socket_error(message.frame); refused.ok()) return Error(refused->code, refused->text);
   ORBITKV_ASSIGN_OR_RETURN(hello_, wire::decode_hello_reply(message.frame));
   if (message.fds.size() != 2) return reject("the Manager's hello lacks the session's descriptors");
@@ -64,6 +63,7 @@ Result<wire::Buffer> Attachment::call(wire::Opcode opcode, const Encode& encode,
   if (encode) {
     encode(request_);
     ORBITKV_CHECK(request_.size() <= limits::kDescriptorSlotBytes, "a request outgrew its slot");
+    if (free_slots_ == 0) take_replies(0);
     if (free_slots_ == 0) return busy("every descriptor slot belongs to a call that timed out; the Manager hangs");
     command.slot = static_cast<std::uint32_t>(__builtin_ctz(free_slots_));
     command.length = static_cast<std::uint32_t>(request_.size());
@@ -87,22 +87,27 @@ Result<wire::Buffer> Attachment::call(wire::Opcode opcode, const Encode& encode,
   return result;
 }
 
+std::optional<wire::Reply> Attachment::take_replies(std::uint64_t request) {
+  while (auto bytes = channel_->pop_reply()) {
+    auto reply = wire::decode_reply(*bytes);
+    if (!reply.ok() || reply->epoch != hello_.epoch) {
+      ORBITKV_WARN("a reply of the Manager is damaged; the session is given up");
+      lose();
+      return std::nullopt;
+    }
+    if (reply->request == request) return *reply;
+    if (auto late = late_.find(reply->request); late != late_.end()) {
+      free_slots_ |= 1u << late->second;
+      late_.erase(late);
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<wire::Reply> Attachment::await(const wire::Command& sent, TimePoint deadline) {
   for (;;) {
     const std::uint64_t seen = channel_->bell();
-    while (auto bytes = channel_->pop_reply()) {
-      auto reply = wire::decode_reply(*bytes);
-      if (!reply.ok() || reply->epoch != hello_.epoch) {
-        ORBITKV_WARN("a reply of the Manager is damaged; the session is given up");
-        lose();
-        return std::nullopt;
-      }
-      if (reply->request == sent.request) return *reply;
-      if (auto late = late_.find(reply->request); late != late_.end()) {
-        free_slots_ |= 1u << late->second;
-        late_.erase(late);
-      }
-    }
+    if (auto reply = take_replies(sent.request)) return reply;
     const int left = ms_until(deadline);
     if (lost() || left == 0) return std::nullopt;
     channel_->wait(seen, target_.spins, left);

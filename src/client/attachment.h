@@ -80,6 +80,8 @@ class Attachment {
   Attachment(Target target, shm::Socket socket, shm::Peer peer)
       : target_(std::move(target)), socket_(std::move(socket)), peer_(std::move(peer)) {}
   Status greet();
+  // Takes what has come, late replies included; the answer to `request` if it was there.
+  std::optional<wire::Reply> take_replies(std::uint64_t request);
   // nullopt: no answer in time, or lost.
   std::optional<wire::Reply> await(const wire::Command& sent, TimePoint deadline);
   Result<wire::Buffer> take_reply(const wire::Reply& reply);

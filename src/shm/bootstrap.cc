@@ -177,6 +177,17 @@ Result<Message> Socket::receive_within(int timeout_ms) {
   }
 }
 
+Result<Message> Socket::ask_within(std::span<const std::byte> frame, int timeout_ms) {
+  Status sent = send_within(frame, {}, timeout_ms);
+  if (!sent.ok() && sent.error().code() != Code::kReconnect) return sent.error();
+  auto answer = receive_within(timeout_ms);
+  if (answer.ok() || answer.error().code() != Code::kReconnect) return answer;
+  // Closed with our frame unread: the kernel says so once, ahead of what is queued.
+  auto left = receive();
+  if (left.ok() && left->has_value()) return std::move(**left);
+  return answer;
+}
+
 Result<Peer> authenticate_peer(const Socket& socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;

@@ -41,6 +41,9 @@ class Socket {
   // The same, waiting up to timeout_ms; kBusy when that has passed.
   Status send_within(std::span<const std::byte> frame, std::span<const int> fds, int timeout_ms);
   Result<Message> receive_within(int timeout_ms);
+  // Sends and waits for the answer. A refusal that the other side left behind before it
+  // closed is read even if it took nothing from us.
+  Result<Message> ask_within(std::span<const std::byte> frame, int timeout_ms);
   void close() { fd_.reset(); }
 
  private:

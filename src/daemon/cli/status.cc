@@ -12,8 +12,7 @@ namespace {
 using nlohmann::json;
 
 Result<shm::Message> ask(shm::Socket& socket, const std::vector<std::byte>& frame, int timeout_ms) {
-  ORBITKV_RETURN_IF_ERROR(socket.send_within(frame, {}, timeout_ms));
-  ORBITKV_ASSIGN_OR_RETURN(auto reply, socket.receive_within(timeout_ms));
+  ORBITKV_ASSIGN_OR_RETURN(auto reply, socket.ask_within(frame, timeout_ms));
   if (auto refused = wire::decode_socket_error(reply.frame); refused.ok()) return Error(refused->code, refused->text);
   return reply;
 }
