@@ -1,0 +1,105 @@
+// The second process of the native tests. As `engine` it opens a client and does what
+// the lines on its stdin say, one answer a line; as `hostile` it breaks the protocol.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <sstream>
+
+#include "tests/native/engine.h"
+#include "tests/native/hostile.h"
+
+namespace orbitkv::test {
+namespace {
+
+// key=value arguments.
+std::map<std::string, std::string> arguments_of(int argc, char** argv) {
+  std::map<std::string, std::string> out;
+  for (int i = 2; i < argc; ++i) {
+    const std::string text = argv[i];
+    const auto equal = text.find('=');
+    out[text.substr(0, equal)] = equal == std::string::npos ? "" : text.substr(equal + 1);
+  }
+  return out;
+}
+
+EngineOptions options_of(std::map<std::string, std::string>& in) {
+  const auto number = [&](const char* key, unsigned long otherwise) {
+    return in.contains(key) ? std::strtoul(in[key].c_str(), nullptr, 10) : otherwise;
+  };
+  EngineOptions o;
+  o.socket = in["socket"];
+  o.shape = shape_of(static_cast<int>(number("shape", 0)));
+  o.shape.blocks = static_cast<std::uint32_t>(number("blocks", o.shape.blocks));
+  o.instance = static_cast<std::uint8_t>(number("instance", 1));
+  o.rank = static_cast<std::uint16_t>(number("rank", 0));
+  o.world_size = static_cast<std::uint16_t>(number("world", 1));
+  o.shard = static_cast<std::uint16_t>(number("shard", 0));
+  o.shards = static_cast<std::uint16_t>(number("shards", 1));
+  o.writer = number("writer", 1) != 0;
+  if (in.contains("space")) o.name_space = in["space"];
+  return o;
+}
+
+LeaseId lease_of(const std::string& hex) {
+  LeaseId lease;
+  for (std::size_t i = 0; i < lease.bytes.size(); ++i)
+    lease.bytes[i] = static_cast<std::byte>(std::strtoul(hex.substr(2 * i, 2).c_str(), nullptr, 16));
+  return lease;
+}
+
+void answer(const char* verb, const client::OperationStatus& status, std::uint32_t hits,
+            std::uint64_t wrong) {
+  std::printf("%s %d %u %u %llu %s\n", verb, status.done && status.success, status.blocks, hits,
+              static_cast<unsigned long long>(wrong), status.message.c_str());
+  std::fflush(stdout);
+}
+
+// save BLOCK HASH COUNT | restore BLOCK HASH COUNT | lease HEX BLOCK HASH COUNT | quit
+void serve_line(Engine& engine, const std::string& line) {
+  std::istringstream in(line);
+  std::string verb, hex;
+  std::uint32_t block = 0, count = 0;
+  std::uint64_t hash = 0;
+  in >> verb;
+  if (verb == "lease") in >> hex;
+  in >> block >> hash >> count;
+  if (verb == "save") {
+    answer("saved", engine.save(block, hash, count), 0, 0);
+  } else if (verb == "restore") {
+    const auto restored = engine.restore(block, hash, count);
+    answer("restored", restored.status, restored.hits, restored.wrong);
+  } else if (verb == "lease") {
+    const auto blocks = blocks_of(block, count);
+    const auto status = engine.restore_from(lease_of(hex), blocks);
+    std::uint64_t wrong = 0;
+    for (std::uint32_t i = 0; i < count; ++i) wrong += engine.wrong_bytes(blocks[i], hash_of(hash + i));
+    answer("restored", status, count, wrong);
+  }
+}
+
+int engine_main(std::map<std::string, std::string> in) {
+  Engine engine(options_of(in));
+  const auto outcome = engine.connect();
+  std::printf("%s %s\n", outcome.ok() ? "ready" : "refused", outcome.message.c_str());
+  std::fflush(stdout);
+  if (!outcome.ok()) return 1;
+  for (std::string line; std::getline(std::cin, line) && line != "quit";) serve_line(engine, line);
+  return 0;
+}
+}  // namespace
+}  // namespace orbitkv::test
+
+int main(int argc, char** argv) {
+  using namespace orbitkv::test;
+  const std::string verb = argc > 1 ? argv[1] : "";
+  auto arguments = arguments_of(argc, argv);
+  if (verb == "engine") return engine_main(arguments);
+  if (verb == "hostile")
+    return hostile_main(arguments["socket"], std::strtoul(arguments["seed"].c_str(), nullptr, 10),
+                        std::atoi(arguments["ms"].c_str()));
+  std::fprintf(stderr, "engine or hostile\n");
+  return 2;
+}
