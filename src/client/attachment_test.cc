@@ -1,0 +1,155 @@
+#include "client/attachment.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "base/limits.h"
+#include "client/fake_manager_suite.h"
+
+namespace orbitkv::client {
+namespace {
+using shm::RecordState;
+
+// Answers commands as the test says, in a thread.
+class Server {
+ public:
+  explicit Server(FakeManager& manager) : manager_(manager), thread_([this] { run(); }) {}
+  ~Server() {
+    stop_ = true;
+    thread_.join();
+  }
+  std::atomic<bool> silent{false};
+  std::atomic<bool> refuse{false};
+
+ private:
+  void run() {
+    while (!stop_) {
+      if (silent) continue;
+      const auto bytes = manager_.channel().pop_command();
+      if (!bytes) continue;
+      const auto command = *wire::decode_command(*bytes);
+      wire::Reply reply{command.opcode, command.request, command.epoch, command.slot, 0, Code::kOk};
+      if (refuse) {
+        wire::Buffer frame;
+        wire::encode(wire::ErrorReply{Code::kReconnect, "going"}, frame);
+        manager_.channel().write_slot(command.slot, frame);
+        reply.code = Code::kReconnect;
+        reply.length = static_cast<std::uint32_t>(frame.size());
+      }
+      manager_.channel().push_reply(wire::encode(reply));
+      manager_.channel().ring_client();
+    }
+  }
+  FakeManager& manager_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+const Attachment::Encode kRelease = [](wire::Buffer& out) {
+  wire::encode(wire::ReleaseRequest{LeaseId{{std::byte{1}}}}, out);
+};
+
+TEST(Attachment, AnAnsweredRefusalKeepsNoSlot) {
+  FakeManager manager;
+  auto link = manager.attach();
+  Server server(manager);
+  server.refuse = true;
+  for (std::uint32_t i = 0; i < 3 * limits::kDescriptorSlots; ++i) {
+    const auto reply = link->call(wire::Opcode::kRelease, kRelease, 5000);
+    ASSERT_FALSE(reply.ok());
+    ASSERT_EQ(reply.error().message(), "going");
+  }
+}
+
+TEST(Attachment, SlotsOfTimedOutCallsComeBackWithTheirLateReplies) {
+  FakeManager manager;
+  auto link = manager.attach();
+  Server server(manager);
+  server.silent = true;
+  for (std::uint32_t i = 0; i < limits::kDescriptorSlots; ++i)
+    ASSERT_EQ(link->call(wire::Opcode::kRelease, kRelease, 1).error().code(), Code::kReconnect);
+  EXPECT_EQ(link->call(wire::Opcode::kRelease, kRelease, 1).error().code(), Code::kBusy);
+  server.silent = false;
+  for (int i = 0; i < 500; ++i) {
+    auto reply = link->call(wire::Opcode::kRelease, kRelease, 5000);
+    if (reply.ok()) return;
+    ASSERT_EQ(reply.error().code(), Code::kBusy);
+    ::usleep(10'000);
+  }
+  FAIL() << "the late replies gave nothing back";
+}
+
+TEST(Attachment, ALostSessionAnswersAtOnce) {
+  FakeManager manager;
+  auto link = manager.attach();
+  std::thread other([&] {
+    ::usleep(20'000);
+    link->lose();
+  });
+  const TimePoint start = monotonic_now();
+  EXPECT_EQ(link->call(wire::Opcode::kPing, nullptr, 60'000).error().code(), Code::kReconnect);
+  EXPECT_LT((monotonic_now() - start).ns, seconds(30).ns);
+  other.join();
+  EXPECT_EQ(link->reserve(1).error().code(), Code::kReconnect);
+}
+
+TEST(Attachment, ADamagedReplyEndsTheSession) {
+  FakeManager manager;
+  auto link = manager.attach();
+  manager.channel().push_reply({});
+  EXPECT_FALSE(link->call(wire::Opcode::kPing, nullptr, 5000).ok());
+  EXPECT_TRUE(link->lost());
+}
+
+TEST(Attachment, RecordsAreTakenAllOrNone) {
+  FakeManager manager;
+  auto link = manager.attach();
+  const auto most = link->reserve(limits::kRecords - 1);
+  ASSERT_TRUE(most.ok());
+  EXPECT_EQ(link->reserve(2).error().code(), Code::kBusy);
+  EXPECT_TRUE(link->reserve(1).ok());
+  EXPECT_EQ(link->reserve(1).error().code(), Code::kBusy);
+  ASSERT_TRUE(link->withdraw(most->front()));
+  const auto again = link->reserve(1);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->front().record, most->front().record);
+  EXPECT_GT(again->front().operation, most->back().operation);  // ids never repeat
+}
+
+TEST(Attachment, ARetiredRecordIsReusedOnlyAfterTheManagerLetGo) {
+  FakeManager manager;
+  auto link = manager.attach();
+  const auto all = *link->reserve(limits::kRecords);
+  const RecordRef ref = all[5];
+  manager.grant(ref, {model::PlanKind::kSave,
+                      ref.operation,
+                      RegistrationId(1),
+                      GroupId(0),
+                      ShardId(0),
+                      model::Encoding::kRaw,
+                      64,
+                      {{SlabId(0), 0, 0, AllocationId(1), 1, 0}}});
+  link->retire(ref);
+  EXPECT_FALSE(link->withdraw(ref));  // the Manager has it
+  EXPECT_FALSE(link->reserve(1).ok());
+  manager.channel().write_failure(ref.record, Code::kBusy, "");
+  manager.channel().exchange(ref.record, {ref.operation, RecordState::kGranted},
+                             {ref.operation, RecordState::kRevoked});
+  const auto again = link->reserve(1);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->front().record, ref.record);
+}
+
+TEST(Attachment, AnOfferWithoutItsDescriptorsIsRefused) {
+  FakeManager manager;
+  auto link = manager.attach();
+  shm::Message message;
+  wire::encode(wire::SlabOffer{1, {{SlabId(1), ByteCount(4096), false}}}, message.frame);
+  EXPECT_FALSE(link->map_offer(message).ok());
+  EXPECT_EQ(link->slab(SlabId(1)), nullptr);
+  EXPECT_EQ(link->slab_within(SlabId(1), milliseconds(5)), nullptr);
+}
+
+}  // namespace
+}  // namespace orbitkv::client
