@@ -14,6 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
 import engine_run  # noqa: E402
+import reports  # noqa: E402
 import zygote  # noqa: E402
 from manager_process import ManagerProcess  # noqa: E402
 
@@ -121,7 +122,7 @@ def reference(bed):
     def tokens_of(prompts, max_tokens=8):
         name = json.dumps([prompts, max_tokens])
         if name not in known:
-            known[name] = tokens(bed.run(prompts, shape="plain", max_tokens=max_tokens))
+            known[name] = reports.tokens(bed.run(prompts, shape="plain", max_tokens=max_tokens))
         return known[name]
 
     return tokens_of
@@ -131,11 +132,3 @@ def reference(bed):
 def manager():
     with ManagerProcess(pool="128MiB") as manager:
         yield manager
-
-
-def tokens(report, run=0):
-    return [output["tokens"] for output in report["runs"][run]["outputs"]]
-
-
-def cached(report, run=0):
-    return [output["cached"] for output in report["runs"][run]["outputs"]]

@@ -135,7 +135,7 @@ class DumpConnector(OrbitKVConnector):
     def _dump(self, kind, keys, blocks):
         directory = os.environ.get("ORBITKV_TEST_DUMP")
         if directory:
-            for key, block in zip(keys, blocks):
+            for key, block in zip(keys, blocks, strict=False):
                 if block is not None:
                     write_page(pathlib.Path(directory) / kind, key, self._page(block))
 

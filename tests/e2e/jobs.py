@@ -25,7 +25,7 @@ def aborting(llm, job):
     names = [add(llm, i, p, job["max_tokens"]) for i, p in enumerate(job["prompts"])]
     finished = {}
     for step in range(max(a for a in job["aborts"] if a is not None) + 1):
-        gone = [name for name, after in zip(names, job["aborts"]) if after == step]
+        gone = [name for name, after in zip(names, job["aborts"], strict=False) if after == step]
         if gone:
             llm.llm_engine.abort_request(gone)
         for output in llm.llm_engine.step():

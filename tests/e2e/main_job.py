@@ -29,6 +29,7 @@ import pages  # noqa: E402
 import processes  # noqa: E402
 from engine_run import BLOCK_TOKENS, prompts, transfer_config  # noqa: E402
 from manager_process import ManagerProcess  # noqa: E402
+from reports import tokens  # noqa: E402
 
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 3, 300, 16
 LIMIT_S = 600
@@ -99,10 +100,6 @@ class Job:
         process.wait()
         print(f"killed with SIGKILL and seen gone: {len(engine) + 1} processes of the first engine", flush=True)
         return result
-
-
-def tokens(report):
-    return [output["tokens"] for output in report["runs"][0]["outputs"]]
 
 
 def summarise(job, reference, first, second):

@@ -28,7 +28,7 @@ def read_pages(directory):
 def differing_bytes(one, other):
     if one == other:
         return 0
-    return abs(len(one) - len(other)) + sum(a != b for a, b in zip(one, other))
+    return abs(len(one) - len(other)) + sum(a != b for a, b in zip(one, other, strict=False))
 
 
 def compare(published, loaded):

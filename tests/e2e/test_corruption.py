@@ -2,8 +2,8 @@
 
 import pages
 import pytest
-from conftest import cached, tokens
 from engine_run import prompts
+from reports import cached, tokens
 from slabs import Slabs
 
 PROMPTS = prompts(3, 300, seed=20)

@@ -9,8 +9,8 @@ import time
 
 import pages
 import pytest
-from conftest import cached, tokens
 from engine_run import prompts
+from reports import cached, tokens
 
 SEED = 20
 # A pass of each point in an engine with four requests, one at a time.

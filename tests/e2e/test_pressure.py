@@ -3,9 +3,9 @@
 import statistics
 
 import pages
-from conftest import cached, tokens
 from engine_run import prompts
 from manager_process import ManagerProcess
+from reports import cached, tokens
 
 
 def test_a_pool_smaller_than_the_working_set(bed, reference, tmp_path):

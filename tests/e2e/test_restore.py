@@ -2,8 +2,8 @@
 
 import pages
 import pytest
-from conftest import cached, tokens
 from engine_run import prompts, transfer_config
+from reports import cached, tokens
 
 PROMPTS = prompts(3, 300)
 WHOLE = [288, 288, 288]

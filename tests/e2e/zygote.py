@@ -8,6 +8,7 @@ Each level serves requests, one JSON object a connection, on a Unix socket. Only
 in-process layout: the engine is one process and one thread when it is forked.
 """
 
+import functools
 import gc
 import importlib
 import json
@@ -73,7 +74,7 @@ def serve(path, handle):
             if request["op"] == "reap":
                 reply = {"code": reaped(request["pid"])}
             else:
-                reply = {"pid": fork(lambda: handle(request), request["log"], listener, connection)}
+                reply = {"pid": fork(functools.partial(handle, request), request["log"], listener, connection)}
             connection.sendall(json.dumps(reply).encode())
 
 

@@ -148,7 +148,7 @@ class FakeClient:
         def work():
             copied = 0
             for group, blocks, hashes in parts:
-                for block, key in zip(blocks, hashes):
+                for block, key in zip(blocks, hashes, strict=False):
                     shards = self.manager.blocks.setdefault((namespace, group, key), {})
                     if shard not in shards:
                         shards[shard] = [ctypes.string_at(*page) for page in self._page(layers, block)]
@@ -168,14 +168,14 @@ class FakeClient:
             copied = 0
             for lease, per_group in loads:
                 _, keys, shards = self.manager.leases[lease]
-                for key, block in zip(keys, per_group[0]):
+                for key, block in zip(keys, per_group[0], strict=False):
                     if block is None:
                         continue
                     assert block < num_blocks
                     if self.manager.fail_restores:
                         return False, self.manager.fail_restores, copied
                     for (address, size), content in zip(
-                        self._page(layers, block), self.manager.blocks[key][shard]
+                        self._page(layers, block), self.manager.blocks[key][shard], strict=False
                     ):
                         ctypes.memmove(address, content, size)
                     copied += 1

@@ -10,7 +10,6 @@ import time
 import numpy as np
 import pytest
 from manager_process import ManagerProcess
-
 from orbitkv import (
     Action,
     BlockHashes,
@@ -157,7 +156,7 @@ def test_a_block_is_there_when_every_rank_has_published_it(host):
     instance = os.urandom(16)
     clients = [host.client(instance), host.client(instance)]
     memory = [pages(3), pages(4)]
-    with_registration = [(c, register(c, m, rank, 2)) for rank, (c, m) in enumerate(zip(clients, memory))]
+    with_registration = [(c, register(c, m, rank, 2)) for rank, (c, m) in enumerate(zip(clients, memory, strict=False))]
     publish(*with_registration[0], [1], [key(1)])
     assert clients[0].query_prefetch(instance, [key(1)], "a").hit_blocks == 0
     publish(*with_registration[1], [1], [key(1)])

@@ -5,9 +5,8 @@ import pickle
 
 import pytest
 from fake_client import FakeClient
-from small_engine import BLOCK, Engine, Request
-
 from orbitkv.vllm.metadata import NOTHING
+from small_engine import BLOCK, Engine, Request
 
 INSTANCE = bytes(range(16))
 

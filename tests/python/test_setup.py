@@ -5,7 +5,6 @@ import types
 
 import pytest
 import torch
-
 from orbitkv.vllm import config, geometry, namespace
 
 

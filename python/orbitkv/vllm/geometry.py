@@ -61,7 +61,7 @@ def _check_run(name: str, view: Any, expected: int) -> None:
     """One (kernel) block of the view must be one run of the expected length."""
     element = view.element_size()
     product = span = element
-    for size, stride in zip(view.shape[1:], view.stride()[1:]):
+    for size, stride in zip(view.shape[1:], view.stride()[1:], strict=True):
         product *= size
         span += (size - 1) * stride * element
     if product != span or product != expected:

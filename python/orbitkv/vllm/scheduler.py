@@ -295,4 +295,4 @@ def _scheduled(output: Any) -> Any:
     for new in output.scheduled_new_reqs:
         yield new.req_id, new.num_computed_tokens
     cached = output.scheduled_cached_reqs
-    yield from zip(cached.req_ids, cached.num_computed_tokens)
+    yield from zip(cached.req_ids, cached.num_computed_tokens, strict=True)
