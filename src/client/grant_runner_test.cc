@@ -149,7 +149,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadPlan{"BlockNotAskedFor", [](auto& p, auto&) { p.entries[1].block = 2; }},
         BadPlan{"BlocksOutOfOrder", [](auto& p, auto&) { std::swap(p.entries[0], p.entries[1]); }},
         BadPlan{"BlockTwice", [](auto& p, auto&) { p.entries[1].block = 1; }},
-        BadPlan{"AHole", [](auto& p, auto&) { p.entries[1].block = kHole; }},
         BadPlan{"BeyondTheSlab", [](auto& p, auto&) { p.entries[2].offset = kEnd; }},
         BadPlan{"OverTheEndOfTheSlab", [](auto& p, auto&) { p.entries[2].offset = kEnd - 64; }},
         BadPlan{"UnknownSlab", [](auto& p, auto&) { p.entries[2].slab = SlabId(5); }},

@@ -24,12 +24,16 @@ class Hostile {
   Hostile(RawSession& session, RegistrationId registration, std::mt19937_64& random)
       : raw_(session), registration_(registration), random_(random) {}
 
-  // One step; false: the Manager has cut the session off.
+  // One step; false: the Manager has cut the session off. Mostly it works, slowly enough
+  // to be granted something, so that there is something to damage.
   bool step() {
-    if (below(4) == 0) damage();
-    if (below(2) == 0) work();
-    if (below(8) == 0) damage();
+    if (below(20) == 0) {
+      damage();
+    } else {
+      work();
+    }
     raw_.channel().ring_manager();
+    if (below(2) == 0) ::usleep(100);
     auto message = raw_.socket().receive();
     return message.ok();
   }
@@ -98,7 +102,7 @@ class Hostile {
       }
       default: {
         const auto garbage = hashes_of(random_(), 3);
-        (void)raw_.socket().send(std::as_bytes(std::span(garbage))).ok();
+        if (below(4) == 0) (void)raw_.socket().send(std::as_bytes(std::span(garbage))).ok();
       }
     }
   }
@@ -107,13 +111,17 @@ class Hostile {
   void work() {
     wire::Buffer frame;
     const RecordIndex at = record();
-    switch (below(6)) {
+    take_replies();
+    const std::uint64_t choice = below(5);
+    // In use: mostly it finishes that first, sometimes it reserves it all the same.
+    if (choice != 1 && in_use(at) && below(64) != 0) return finish(at);
+    switch (choice) {
       case 0:
         encode_publish(at, frame);
         push(wire::Opcode::kPublish, frame);
         break;
       case 1: {
-        const auto hashes = hashes_of(below(64), 16);
+        const auto hashes = hashes_of(below(64) * 64, 16);
         wire::encode(
             wire::QueryRequest{instance_of(99), GroupId(0), wire::QueryMode::kRead, "h", 0, 16, hashes},
             frame);
@@ -132,8 +140,7 @@ class Hostile {
         break;
       }
       case 3: finish(at); break;
-      case 4: push(wire::Opcode::kPing, frame); break;
-      default: take_replies(); break;
+      default: push(wire::Opcode::kPing, frame); break;
     }
   }
   OperationId reserve(RecordIndex at) {
@@ -145,7 +152,7 @@ class Hostile {
   void encode_publish(RecordIndex at, wire::Buffer& frame) {
     const auto count = static_cast<std::uint32_t>(1 + below(64));
     const auto blocks = blocks_of(static_cast<std::uint32_t>(below(32'800)), count);
-    const auto hashes = hashes_of(below(256), count);
+    const auto hashes = hashes_of(below(64) * 64, count);
     wire::encode(wire::PublishRequest{registration_, GroupId(static_cast<std::uint16_t>(below(8) == 0)),
                                       reserve(at), at, std::as_bytes(std::span(blocks)), hashes},
                  frame);
@@ -154,14 +161,29 @@ class Hostile {
     if (below(8) == 0 && !frame.empty()) frame[below(frame.size())] ^= std::byte{1};
     raw_.push(opcode, frame, static_cast<std::uint32_t>(below(limits::kDescriptorSlots)));
   }
+  bool in_use(RecordIndex at) {
+    const std::uint64_t state = raw_.memory().record(at).word.load() & 0xFF;
+    return state >= static_cast<std::uint64_t>(RecordState::kReserved) &&
+           state <= static_cast<std::uint64_t>(RecordState::kDrained);
+  }
+  // Entries of the plan in the bank; 0: there is none.
+  std::uint64_t planned(RecordIndex at) {
+    const auto grant = raw_.channel().read_grant(at);
+    if (std::uint64_t{grant.plan_offset} + grant.plan_bytes > limits::kPlanBankBytes) return 0;
+    wire::Buffer frame;
+    raw_.channel().copy_bank(grant.plan_offset, grant.plan_bytes, frame);
+    const auto plan = wire::decode_plan(frame);
+    return plan.ok() ? plan->entries.size() : 0;
+  }
   void finish(RecordIndex at) {
     auto& record = raw_.memory().record(at);
     const std::uint64_t word = record.word.load();
     if (word >> 8 == 0 || (word & 0xFF) != static_cast<std::uint64_t>(RecordState::kGranted)) return;
+    const auto entries = below(4) == 0 ? 1 + below(70) : planned(at);
+    if (entries == 0) return;
     record.word.store((word & ~std::uint64_t{0xFF}) | static_cast<std::uint64_t>(RecordState::kActive));
     wire::Buffer result;
-    const auto entries = 1 + below(70);
-    if (below(2) == 0)
+    if (below(8) != 0)
       wire::encode(
           wire::PublishResult{OperationId(word >> 8), std::vector<std::uint64_t>(entries, random_())},
           result);
@@ -173,10 +195,10 @@ class Hostile {
     if (std::uint64_t{grant.result_offset} + result.size() <= limits::kPlanBankBytes)
       raw_.channel().write_bank(grant.result_offset, result);
     const auto bytes =
-        below(4) == 0 ? static_cast<std::uint32_t>(strange()) : static_cast<std::uint32_t>(result.size());
-    raw_.channel().write_client_result(at, static_cast<Code>(below(8)), bytes,
-                                       std::string(below(200), '\x01'));
-    record.client.text_bytes = static_cast<std::uint16_t>(strange());
+        below(8) == 0 ? static_cast<std::uint32_t>(strange()) : static_cast<std::uint32_t>(result.size());
+    const auto code = static_cast<Code>(below(3) == 0 ? below(8) : 0);
+    raw_.channel().write_client_result(at, code, bytes, std::string(below(200), '\x01'));
+    if (below(4) == 0) record.client.text_bytes = static_cast<std::uint16_t>(strange());
     record.word.store((word & ~std::uint64_t{0xFF}) | static_cast<std::uint64_t>(RecordState::kDrained));
     raw_.channel().mark_dirty(at);
   }
