@@ -34,14 +34,16 @@ Status Attachment::greet() {
   wire::Buffer frame;
   wire::encode(wire::Hello{wire::kAbiVersion, wire::PeerRole::kEngine, target_.name}, frame);
   ORBITKV_ASSIGN_OR_RETURN(auto message, socket_.ask_within(frame, timeout));
-  if (auto refused = wire::decode_socket_error(message.frame); refused.ok()) return Error(refused->code, refused->text);
+  if (auto refused = wire::decode_socket_error(message.frame); refused.ok())
+    return Error(refused->code, refused->text);
   ORBITKV_ASSIGN_OR_RETURN(hello_, wire::decode_hello_reply(message.frame));
   if (message.fds.size() != 2) return reject("the Manager's hello lacks the session's descriptors");
-  ORBITKV_ASSIGN_OR_RETURN(auto memory,
-                           shm::SessionMemory::attach(std::move(message.fds[0]), hello_.session, hello_.epoch));
+  ORBITKV_ASSIGN_OR_RETURN(
+      auto memory, shm::SessionMemory::attach(std::move(message.fds[0]), hello_.session, hello_.epoch));
   channel_ = std::make_unique<shm::ClientChannel>(std::move(memory), std::move(message.fds[1]));
   free_slots_ = kAllSlots;
-  for (std::uint32_t i = limits::kRecords; i > 0; --i) free_records_.push_back({RecordIndex(i - 1), OperationId()});
+  for (std::uint32_t i = limits::kRecords; i > 0; --i)
+    free_records_.push_back({RecordIndex(i - 1), OperationId()});
   return ok_status();
 }
 
@@ -64,7 +66,8 @@ Result<wire::Buffer> Attachment::call(wire::Opcode opcode, const Encode& encode,
     encode(request_);
     ORBITKV_CHECK(request_.size() <= limits::kDescriptorSlotBytes, "a request outgrew its slot");
     if (free_slots_ == 0) take_replies(0);
-    if (free_slots_ == 0) return busy("every descriptor slot belongs to a call that timed out; the Manager hangs");
+    if (free_slots_ == 0)
+      return busy("every descriptor slot belongs to a call that timed out; the Manager hangs");
     command.slot = static_cast<std::uint32_t>(__builtin_ctz(free_slots_));
     command.length = static_cast<std::uint32_t>(request_.size());
     free_slots_ &= ~(1u << command.slot);
@@ -130,7 +133,8 @@ void Attachment::collect_retired() {
     if (!word || word->operation != ref.operation) return false;
     const bool over = word->state == RecordState::kReaped || word->state == RecordState::kFailed ||
                       word->state == RecordState::kRevoked;
-    if (!over || channel_->exchange(ref.record, *word, {ref.operation, RecordState::kAcknowledged})) return false;
+    if (!over || channel_->exchange(ref.record, *word, {ref.operation, RecordState::kAcknowledged}))
+      return false;
     free_records_.push_back(ref);
     return true;
   });
@@ -140,7 +144,8 @@ Result<std::vector<RecordRef>> Attachment::reserve(std::uint32_t n) {
   std::lock_guard lock(record_mutex_);
   if (lost()) return reconnect("the Manager is gone");
   if (free_records_.size() < n || retired_.size() > kRetiredBeforeSweep) collect_retired();
-  if (free_records_.size() < n) return busy("all 1024 operations of this session are open; wait for some to end");
+  if (free_records_.size() < n)
+    return busy("all 1024 operations of this session are open; wait for some to end");
   std::vector<RecordRef> refs;
   refs.reserve(n);
   for (std::uint32_t i = 0; i < n; ++i) {
@@ -188,7 +193,8 @@ Status Attachment::map_offer(const shm::Message& message) {
   ORBITKV_ASSIGN_OR_RETURN(auto offer, wire::decode_slab_offer(message.frame));
   if (offer.slabs.size() != message.fds.size()) return reject("a slab offer without its descriptors");
   for (std::size_t i = 0; i < offer.slabs.size(); ++i) {
-    ORBITKV_ASSIGN_OR_RETURN(auto mapped, mem::MappedSlab::map(message.fds[i], offer.slabs[i].id, offer.slabs[i].bytes));
+    ORBITKV_ASSIGN_OR_RETURN(auto mapped,
+                             mem::MappedSlab::map(message.fds[i], offer.slabs[i].id, offer.slabs[i].bytes));
     std::lock_guard lock(slab_mutex_);
     slabs_.emplace(offer.slabs[i].id.value, std::move(mapped));
   }

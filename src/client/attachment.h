@@ -97,11 +97,11 @@ class Attachment {
   std::mutex call_mutex_;
   wire::Buffer request_;
   std::uint64_t next_request_ = 1;
-  std::uint32_t free_slots_ = 0;                        // bit = descriptor slot; a timed-out call keeps its own
-  std::map<std::uint64_t, std::uint32_t> late_;         // request → slot of calls that timed out
+  std::uint32_t free_slots_ = 0;                 // bit = descriptor slot; a timed-out call keeps its own
+  std::map<std::uint64_t, std::uint32_t> late_;  // request → slot of calls that timed out
 
   std::mutex record_mutex_;
-  std::vector<RecordRef> free_records_;                 // with the last operation, 0 = never used
+  std::vector<RecordRef> free_records_;  // with the last operation, 0 = never used
   std::vector<RecordRef> retired_;
   std::uint64_t next_operation_ = 1;
 

@@ -18,7 +18,9 @@ namespace {
 
 // A forked child must not touch what its parent shares with a Manager.
 std::atomic<int> g_forks{0};
-void count_fork() { g_forks.fetch_add(1, std::memory_order_relaxed); }
+void count_fork() {
+  g_forks.fetch_add(1, std::memory_order_relaxed);
+}
 int register_fork_handler() {
   static const int once = pthread_atfork(nullptr, nullptr, count_fork);
   return once;
@@ -42,8 +44,8 @@ struct Client::Impl {
       : options(std::move(o)),
         executor(link, operations, options.verify),
         submitter(link, operations, executor, registry, options),
-        io({options.bootstrap_socket.empty() ? shm::default_socket_path() : options.bootstrap_socket, options.name,
-            options.timeout_ms, options.spin_iterations},
+        io({options.bootstrap_socket.empty() ? shm::default_socket_path() : options.bootstrap_socket,
+            options.name, options.timeout_ms, options.spin_iterations},
            link, executor, registry) {}
 
   bool here() const { return forks == g_forks.load(std::memory_order_relaxed); }
@@ -142,9 +144,10 @@ Outcome Client::unregister(RegistrationHandle registration) {
   Outcome outcome;
   const RegistrationId id(entry.registration.load());
   while (id.value != 0) {
-    auto reply = impl_->io.call([&](std::uint64_t request, wire::Buffer& frame) {
-      wire::encode(wire::Unregister{request, id}, frame);
-    }, impl_->options.timeout_ms);
+    auto reply =
+        impl_->io.call([&](std::uint64_t request,
+                           wire::Buffer& frame) { wire::encode(wire::Unregister{request, id}, frame); },
+                       impl_->options.timeout_ms);
     // The Manager may still be reaping; a Manager that is gone holds nothing.
     const bool again = !reply.ok() && reply.error().code() == Code::kBusy && monotonic_now() < deadline;
     if (again) {
@@ -176,7 +179,8 @@ void collect_positions(const wire::QueryReply& reply, std::vector<std::uint32_t>
 
 // One command a frame's worth of hashes; the Manager carries the run over the parts.
 template <class Command>
-static Result<QueryResult> run_query(wire::QueryRequest request, std::span<const BlockHash> hashes, Command command) {
+static Result<QueryResult> run_query(wire::QueryRequest request, std::span<const BlockHash> hashes,
+                                     Command command) {
   QueryResult result;
   if (request.request_id.size() > limits::kRequestIdBytes)
     return reject(format_text("a request id has at most %u bytes", limits::kRequestIdBytes));
@@ -189,7 +193,8 @@ static Result<QueryResult> run_query(wire::QueryRequest request, std::span<const
     request.hashes = hashes.subspan(at, std::min<std::size_t>(step, request.total - at));
     ORBITKV_ASSIGN_OR_RETURN(auto frame, command(request));
     ORBITKV_ASSIGN_OR_RETURN(auto reply, wire::decode_query_reply(frame));
-    if (reply.first != at || reply.count != request.hashes.size()) return bug("the reply answers another query part");
+    if (reply.first != at || reply.count != request.hashes.size())
+      return bug("the reply answers another query part");
     result.hit_blocks = reply.hit_blocks;
     result.lease = reply.lease;
     if (request.mode == wire::QueryMode::kDiscover) collect_positions(reply, result.positions);
@@ -197,8 +202,8 @@ static Result<QueryResult> run_query(wire::QueryRequest request, std::span<const
   return result;
 }
 
-Outcome Client::query_candidates(InstanceId instance, std::span<const BlockHash> hashes, std::string_view request_id,
-                                 std::uint16_t group, Candidates& out) {
+Outcome Client::query_candidates(InstanceId instance, std::span<const BlockHash> hashes,
+                                 std::string_view request_id, std::uint16_t group, Candidates& out) {
   wire::QueryRequest request{instance, GroupId(group), wire::QueryMode::kDiscover, request_id, 0, 0, {}};
   auto result = run_query(request, hashes, [&](const wire::QueryRequest& part) {
     return impl_->command(wire::Opcode::kQuery, [&](wire::Buffer& frame) { wire::encode(part, frame); });
@@ -209,8 +214,8 @@ Outcome Client::query_candidates(InstanceId instance, std::span<const BlockHash>
   return {};
 }
 
-Outcome Client::query_prefetch(InstanceId instance, std::span<const BlockHash> hashes, std::string_view request_id,
-                               std::uint16_t group, Ready& out) {
+Outcome Client::query_prefetch(InstanceId instance, std::span<const BlockHash> hashes,
+                               std::string_view request_id, std::uint16_t group, Ready& out) {
   wire::QueryRequest request{instance, GroupId(group), wire::QueryMode::kRead, request_id, 0, 0, {}};
   auto result = run_query(request, hashes, [&](const wire::QueryRequest& part) {
     return impl_->command(wire::Opcode::kQuery, [&](wire::Buffer& frame) { wire::encode(part, frame); });
@@ -233,33 +238,46 @@ Outcome Client::cancel_query(InstanceId instance, std::string_view request_id, s
   }));
 }
 
-Outcome Client::ping() { return outcome_of(impl_->command(wire::Opcode::kPing, nullptr)); }
+Outcome Client::ping() {
+  return outcome_of(impl_->command(wire::Opcode::kPing, nullptr));
+}
 
 // ---- operations ----
 
-Outcome Client::start_save(RegistrationHandle registration, std::span<const SaveGroup> groups, OperationHandle& out) {
+Outcome Client::start_save(RegistrationHandle registration, std::span<const SaveGroup> groups,
+                           OperationHandle& out) {
   if (!impl_->here()) return outcome_of(forked());
   return outcome_of(impl_->submitter.save(registration, groups, out));
 }
 
-Outcome Client::start_restore(RegistrationHandle registration, std::span<const Load> loads, OperationHandle& out) {
+Outcome Client::start_restore(RegistrationHandle registration, std::span<const Load> loads,
+                              OperationHandle& out) {
   if (!impl_->here()) return outcome_of(forked());
   return outcome_of(impl_->submitter.restore(registration, loads, out));
 }
 
-OperationStatus Client::poll(OperationHandle handle) { return impl_->operations.poll(handle); }
+OperationStatus Client::poll(OperationHandle handle) {
+  return impl_->operations.poll(handle);
+}
 OperationStatus Client::wait(OperationHandle handle, std::uint32_t timeout_ms) {
   return impl_->operations.wait(handle, timeout_ms);
 }
-std::vector<OperationHandle> Client::take_completed() { return impl_->operations.take_completed(); }
-int Client::completion_fd() const { return impl_->operations.completion_fd(); }
-void Client::drop(OperationHandle handle) { impl_->operations.drop(handle); }
+std::vector<OperationHandle> Client::take_completed() {
+  return impl_->operations.take_completed();
+}
+int Client::completion_fd() const {
+  return impl_->operations.completion_fd();
+}
+void Client::drop(OperationHandle handle) {
+  impl_->operations.drop(handle);
+}
 
 // ---- health ----
 
 Health Client::health() const {
   const IoThread::State state = impl_->io.state();
-  return {state.connected, state.incarnation, state.reconnects, impl_->operations.open_count(), state.message};
+  return {state.connected, state.incarnation, state.reconnects, impl_->operations.open_count(),
+          state.message};
 }
 
 bool Client::peer_alive() const {
@@ -269,9 +287,9 @@ bool Client::peer_alive() const {
 
 Outcome Client::status(std::string& json) {
   if (!impl_->here()) return outcome_of(forked());
-  auto frame = impl_->io.call([](std::uint64_t request, wire::Buffer& out) {
-    wire::encode(wire::StatusRequest{request}, out);
-  }, impl_->options.timeout_ms);
+  auto frame = impl_->io.call(
+      [](std::uint64_t request, wire::Buffer& out) { wire::encode(wire::StatusRequest{request}, out); },
+      impl_->options.timeout_ms);
   if (!frame.ok()) return outcome_of(frame);
   auto reply = wire::decode_status_reply(*frame);
   if (!reply.ok()) return outcome_of(reply);

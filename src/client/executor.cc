@@ -3,13 +3,15 @@
 namespace orbitkv::client {
 namespace {
 constexpr Duration kSlabWait = milliseconds(1000);
-constexpr std::uint32_t kSpins = 2000;   // a grant usually comes within microseconds
+constexpr std::uint32_t kSpins = 2000;  // a grant usually comes within microseconds
 }  // namespace
 
 Executor::Executor(Link& link, OperationTable& operations, bool verify)
     : link_(link), operations_(operations), runner_(verify), thread_([this] { run(); }) {}
 
-Executor::~Executor() { stop(); }
+Executor::~Executor() {
+  stop();
+}
 
 void Executor::stop() {
   {

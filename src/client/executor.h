@@ -33,7 +33,7 @@ class Executor {
 
  private:
   void run();
-  bool sweep();   // true if some part ended
+  bool sweep();  // true if some part ended
   bool look_at(Attachment* link, Part& part);
 
   Link& link_;

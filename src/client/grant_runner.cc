@@ -33,9 +33,7 @@ std::optional<PartOutcome> GrantRunner::step(Attachment& link, const Part& part,
     case RecordState::kPreparing:
       if (!link.lost()) return std::nullopt;
       return PartOutcome{false, 0, "the Manager is gone; nothing was copied"};
-    case RecordState::kReaped:
-      link.retire(part.ref);
-      return PartOutcome{};
+    case RecordState::kReaped: link.retire(part.ref); return PartOutcome{};
     case RecordState::kFailed:
     case RecordState::kRevoked: {
       const auto failure = link.channel().read_failure(part.ref.record);
@@ -102,7 +100,8 @@ Status GrantRunner::check_plan(const Part& part, const model::Plan& plan, std::u
   return ok_status();
 }
 
-Result<bool> GrantRunner::locate(Attachment& link, const Part& part, const model::Plan& plan, Duration slab_wait) {
+Result<bool> GrantRunner::locate(Attachment& link, const Part& part, const model::Plan& plan,
+                                 Duration slab_wait) {
   const std::uint64_t slot_bytes = part.group->layout.slot_bytes;
   slots_.clear();
   const mem::MappedSlab* slab = nullptr;
@@ -111,9 +110,11 @@ Result<bool> GrantRunner::locate(Attachment& link, const Part& part, const model
     if (!slab && slab_wait.ns > 0) slab = link.slab_within(entry.slab, slab_wait);
     if (!slab && slab_wait.ns == 0) return false;
     if (!slab) return recompute(format_text("slab %u was never offered to this client", entry.slab.value));
-    if (entry.offset % 64 != 0 || entry.offset > slab->bytes().value || slot_bytes > slab->bytes().value - entry.offset)
+    if (entry.offset % 64 != 0 || entry.offset > slab->bytes().value ||
+        slot_bytes > slab->bytes().value - entry.offset)
       return bug("an extent of the plan lies outside its slab");
-    slots_.push_back({slab->base() + entry.offset, entry.block, entry.allocation, entry.seed, entry.digest, false});
+    slots_.push_back(
+        {slab->base() + entry.offset, entry.block, entry.allocation, entry.seed, entry.digest, false});
   }
   return true;
 }
@@ -151,11 +152,13 @@ PartOutcome GrantRunner::run(Attachment& link, const Part& part, const shm::Gran
 
 Status GrantRunner::copy(const Part& part) {
   Status first = ok_status();
-  const auto direction = part.kind == model::PlanKind::kSave ? device::Direction::kSave : device::Direction::kRestore;
+  const auto direction =
+      part.kind == model::PlanKind::kSave ? device::Direction::kSave : device::Direction::kRestore;
   for (std::size_t at = 0; at < slots_.size(); at += kSlotsPerSubmit) {
     const std::size_t n = std::min(kSlotsPerSubmit, slots_.size() - at);
     if (at > 0) fault_hit(FaultPoint::kClientMidCopy);
-    Status submitted = copier_->submit({direction, &part.group->geometry, std::span(slots_).subspan(at, n), 0});
+    Status submitted =
+        copier_->submit({direction, &part.group->geometry, std::span(slots_).subspan(at, n), 0});
     Status drained = copier_->drain();
     if (!submitted.ok() || !drained.ok()) {
       first = submitted.ok() ? drained : submitted;
@@ -185,13 +188,15 @@ PartOutcome GrantRunner::finish(Attachment& link, const Part& part, const shm::G
       ++wrong;
     }
     if (wrong > 0) {
-      outcome = {false, 0, format_text("%zu of %zu blocks failed verification; recompute them", wrong, slots_.size())};
+      outcome = {false, 0,
+                 format_text("%zu of %zu blocks failed verification; recompute them", wrong, slots_.size())};
       wire::encode(result, bytes_);
     }
   }
   if (!bytes_.empty()) link.channel().write_bank(fields.result_offset, bytes_);
   const Code code = outcome.success ? Code::kOk : Code::kRecompute;
-  link.channel().write_client_result(part.ref.record, code, static_cast<std::uint32_t>(bytes_.size()), outcome.message);
+  link.channel().write_client_result(part.ref.record, code, static_cast<std::uint32_t>(bytes_.size()),
+                                     outcome.message);
   fault_hit(FaultPoint::kClientBeforeDrained);
   link.channel().exchange(part.ref.record, {part.ref.operation, RecordState::kActive},
                           {part.ref.operation, RecordState::kDrained});

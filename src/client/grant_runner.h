@@ -35,11 +35,12 @@ class GrantRunner {
   Result<bool> locate(Attachment& link, const Part& part, const model::Plan& plan, Duration slab_wait);
   Status copy(const Part& part);
   PartOutcome run(Attachment& link, const Part& part, const shm::GrantFields& fields);
-  PartOutcome finish(Attachment& link, const Part& part, const shm::GrantFields& fields, const Status& copied);
+  PartOutcome finish(Attachment& link, const Part& part, const shm::GrantFields& fields,
+                     const Status& copied);
   PartOutcome decline(Attachment& link, const Part& part, const Error& why);
 
   std::unique_ptr<device::Copier> copier_;
-  std::vector<device::SlotCopy> slots_;   // of the grant at hand; reused
+  std::vector<device::SlotCopy> slots_;  // of the grant at hand; reused
   wire::Buffer bytes_;
 };
 

@@ -17,14 +17,21 @@ constexpr int kMaxBackoffMs = 2000;
 constexpr std::uint32_t kRegisterWithinMs = 30'000;
 
 // Every lifecycle reply starts its body with the request it answers.
-std::uint64_t request_of(const wire::FrameView& frame) { return ByteReader(frame.body).u64(); }
+std::uint64_t request_of(const wire::FrameView& frame) {
+  return ByteReader(frame.body).u64();
+}
 }  // namespace
 
 IoThread::IoThread(Attachment::Target target, Link& link, Executor& executor, Registry& registry)
-    : target_(std::move(target)), link_(link), executor_(executor), registry_(registry),
+    : target_(std::move(target)),
+      link_(link),
+      executor_(executor),
+      registry_(registry),
       wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
-IoThread::~IoThread() { stop(); }
+IoThread::~IoThread() {
+  stop();
+}
 
 Status IoThread::start() {
   if (!wake_.valid()) return errno_error("eventfd");
@@ -48,8 +55,9 @@ void IoThread::stop() {
 
 bool IoThread::wait_connected(std::uint32_t timeout_ms) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return state_.connected || stop_; }) &&
-         state_.connected;
+  return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] {
+    return state_.connected || stop_;
+  }) && state_.connected;
 }
 
 IoThread::State IoThread::state() {
@@ -106,13 +114,15 @@ Result<wire::Buffer> IoThread::call_now(Attachment& link, std::uint64_t request,
   ORBITKV_RETURN_IF_ERROR(link.socket().send_within(frame, {}, static_cast<int>(target_.timeout_ms)));
   const TimePoint deadline = monotonic_now() + milliseconds(kRegisterWithinMs);
   while (monotonic_now() < deadline) {
-    ORBITKV_ASSIGN_OR_RETURN(auto message, link.socket().receive_within(static_cast<int>(target_.timeout_ms)));
+    ORBITKV_ASSIGN_OR_RETURN(auto message,
+                             link.socket().receive_within(static_cast<int>(target_.timeout_ms)));
     ORBITKV_ASSIGN_OR_RETURN(auto view, wire::open_frame(message.frame));
     if (view.type == wire::FrameType::kSlabOffer) {
       ORBITKV_RETURN_IF_ERROR(link.map_offer(message));
       continue;
     }
-    if (auto error = wire::decode_socket_error(message.frame); error.ok()) return Error(error->code, error->text);
+    if (auto error = wire::decode_socket_error(message.frame); error.ok())
+      return Error(error->code, error->text);
     if (request_of(view) == request) return std::move(message.frame);
   }
   return reconnect("the Manager did not answer a registration in time");
@@ -125,7 +135,8 @@ void IoThread::lost(const std::string& why) {
   state_.message = why;
   for (auto& [request, reply] : replies_) reply.reset();
   changed_.notify_all();
-  if (news) ORBITKV_WARN("no Manager at %s: %s; retrying in the background", target_.path.c_str(), why.c_str());
+  if (news)
+    ORBITKV_WARN("no Manager at %s: %s; retrying in the background", target_.path.c_str(), why.c_str());
 }
 
 bool IoThread::attach_again() {
@@ -168,7 +179,8 @@ void IoThread::drop_session() {
 }
 
 void IoThread::serve_session(Attachment& link) {
-  pollfd fds[] = {{link.socket().fd(), POLLIN, 0}, {link.peer().pidfd.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  pollfd fds[] = {
+      {link.socket().fd(), POLLIN, 0}, {link.peer().pidfd.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
   for (;;) {
     if (link.lost()) return;
     if (poll(fds, 3, 1000) < 0 && errno != EINTR) return;
@@ -224,14 +236,15 @@ Result<wire::Buffer> IoThread::call(const Encode& encode, std::uint32_t timeout_
   replies_.erase(request);
   if (!sent.ok()) return sent.error();
   if (!reply) return reconnect("the Manager did not answer in time");
-  if (auto error = wire::decode_socket_error(reply->frame); error.ok()) return Error(error->code, error->text);
+  if (auto error = wire::decode_socket_error(reply->frame); error.ok())
+    return Error(error->code, error->text);
   return std::move(reply->frame);
 }
 
 Status IoThread::register_entry(Entry& entry, std::uint32_t timeout_ms) {
-  auto frame = call([&](std::uint64_t request, wire::Buffer& out) {
-    wire::encode(wire::Register{request, entry.rank}, out);
-  }, timeout_ms);
+  auto frame = call([&](std::uint64_t request,
+                        wire::Buffer& out) { wire::encode(wire::Register{request, entry.rank}, out); },
+                    timeout_ms);
   if (!frame.ok() && frame.error().code() == Code::kReconnect) {
     // Nobody knows whether it stands: only a new session says so again.
     if (auto link = link_.use()) link->lose();

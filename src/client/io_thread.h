@@ -63,7 +63,7 @@ class IoThread {
   Result<wire::Buffer> call_now(Attachment& link, std::uint64_t request, const wire::Buffer& frame);
   void lost(const std::string& why);
   void drop_session();
-  bool sleep_ms(int ms);   // false: stop
+  bool sleep_ms(int ms);  // false: stop
 
   Attachment::Target target_;
   Link& link_;

@@ -13,7 +13,8 @@ class Link {
  public:
   class Use {
    public:
-    Use(std::shared_mutex& mutex, const std::unique_ptr<Attachment>& current) : lock_(mutex), now_(current.get()) {}
+    Use(std::shared_mutex& mutex, const std::unique_ptr<Attachment>& current)
+        : lock_(mutex), now_(current.get()) {}
     Attachment* get() const { return now_; }
     // False: there is no session, it is lost, or its registrations do not stand yet.
     explicit operator bool() const { return now_ && now_->ready() && !now_->lost(); }

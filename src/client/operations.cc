@@ -56,7 +56,8 @@ void OperationTable::finish_part(OperationHandle handle, const PartOutcome& outc
 
 OperationStatus OperationTable::status_of(OperationHandle handle) const {
   auto it = states_.find(handle.value);
-  if (it == states_.end()) return {true, false, 0, "unknown operation handle: it was dropped or never issued"};
+  if (it == states_.end())
+    return {true, false, 0, "unknown operation handle: it was dropped or never issued"};
   const State& state = it->second;
   if (state.parts_left > 0) return {};
   return {true, state.success, state.blocks, state.message};

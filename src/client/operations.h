@@ -22,15 +22,15 @@ namespace orbitkv::client {
 // One grant record's worth of a save or restore.
 struct Part {
   OperationHandle handle;
-  Entry* entry = nullptr;                // held open by entry->open_parts
+  Entry* entry = nullptr;  // held open by entry->open_parts
   GroupId group_id;
   const RegisteredGroup* group = nullptr;
   model::PlanKind kind = model::PlanKind::kSave;
   RecordRef ref;
-  Epoch session;                         // that `ref` belongs to: records of another life look alike
-  std::vector<std::uint32_t> blocks;     // engine blocks asked for, in order; kHole = none
-  TimePoint deadline;                    // unclaimed by then: given up, and never claimed
-  bool given_up = false;                 // its handle has ended; entry and group are no longer ours
+  Epoch session;                      // that `ref` belongs to: records of another life look alike
+  std::vector<std::uint32_t> blocks;  // engine blocks asked for, in order; kHole = none
+  TimePoint deadline;                 // unclaimed by then: given up, and never claimed
+  bool given_up = false;              // its handle has ended; entry and group are no longer ours
 };
 
 struct PartOutcome {
@@ -67,7 +67,7 @@ class OperationTable {
   std::mutex mutex_;
   std::condition_variable ended_;
   std::map<std::uint64_t, State> states_;
-  std::vector<OperationHandle> completed_;   // not taken yet, <= kCompletedKept
+  std::vector<OperationHandle> completed_;  // not taken yet, <= kCompletedKept
   std::uint64_t next_ = 1;
   std::uint32_t open_ = 0;
   UniqueFd completion_;

@@ -19,7 +19,8 @@ std::optional<std::uint64_t> span_bytes(const Layer& layer, std::uint32_t num_bl
 
 Status check_range(const Layer& layer, std::uint32_t num_blocks) {
   if (layer.base == nullptr || layer.rows == 0 || layer.row_bytes == 0 || num_blocks == 0)
-    return reject(format_text("layer '%s': base, rows, row_bytes and num_blocks are all needed", layer.name.c_str()));
+    return reject(
+        format_text("layer '%s': base, rows, row_bytes and num_blocks are all needed", layer.name.c_str()));
   const auto bytes = span_bytes(layer, num_blocks);
   if (!bytes || *bytes > layer.bytes)
     return reject(format_text("layer '%s': %u blocks reach beyond the %llu bytes of its allocation",
@@ -50,9 +51,10 @@ Result<RegisteredGroup> make_group(const Registration& registration, const Group
     made.geometry.fragments.push_back({number, layer.component, layer.base, layer.block_stride, layer.rows,
                                        layer.row_bytes, layer.row_stride});
   }
-  std::stable_sort(made.geometry.fragments.begin(), made.geometry.fragments.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.layer, a.component) < std::pair(b.layer, b.component);
-  });
+  std::stable_sort(made.geometry.fragments.begin(), made.geometry.fragments.end(),
+                   [](const auto& a, const auto& b) {
+                     return std::pair(a.layer, a.component) < std::pair(b.layer, b.component);
+                   });
   for (const auto& fragment : made.geometry.fragments)
     shape.fragments.push_back({fragment.layer, fragment.component, ByteCount(fragment.bytes())});
   return made;
@@ -88,7 +90,8 @@ Result<std::unique_ptr<Entry>> make_entry(const Registration& registration, std:
   }
   for (const Layer& layer : registration.layers)
     if (!entry->group(GroupId(layer.group)))
-      return reject(format_text("layer '%s' names group %u, which is not registered", layer.name.c_str(), layer.group));
+      return reject(
+          format_text("layer '%s' names group %u, which is not registered", layer.name.c_str(), layer.group));
   return entry;
 }
 

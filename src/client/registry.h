@@ -27,7 +27,7 @@ struct Entry {
   std::uint64_t handle = 0;
   model::RankRegistration rank;
   std::vector<RegisteredGroup> groups;
-  std::atomic<std::uint64_t> registration{0};   // of the living session; 0: none
+  std::atomic<std::uint64_t> registration{0};  // of the living session; 0: none
   std::atomic<std::uint32_t> open_parts{0};
   bool closing = false;
 

@@ -13,23 +13,29 @@ constexpr std::uint64_t kInlineBytes = 260 * 1024;
 
 Submitter::Submitter(Link& link, OperationTable& operations, Executor& executor, Registry& registry,
                      const Options& options)
-    : link_(link), operations_(operations), executor_(executor), registry_(registry), options_(options),
+    : link_(link),
+      operations_(operations),
+      executor_(executor),
+      registry_(registry),
+      options_(options),
       inline_runner_(options.verify) {}
 
 Result<Entry*> Submitter::hold_entry(RegistrationHandle registration, std::uint32_t parts) {
   std::lock_guard lock(registry_.mutex);
   auto it = registry_.entries.find(registration.value);
-  if (it == registry_.entries.end() || it->second->closing) return reject("unknown or closing registration handle");
+  if (it == registry_.entries.end() || it->second->closing)
+    return reject("unknown or closing registration handle");
   it->second->open_parts.fetch_add(parts, std::memory_order_relaxed);
   return it->second.get();
 }
 
-Status Submitter::save(RegistrationHandle registration, std::span<const SaveGroup> groups, OperationHandle& out) {
+Status Submitter::save(RegistrationHandle registration, std::span<const SaveGroup> groups,
+                       OperationHandle& out) {
   std::vector<Draft> drafts;
   for (const SaveGroup& group : groups) {
     if (group.blocks.size() != group.hashes.size())
-      return reject(format_text("save of group %u: %zu blocks but %zu hashes", group.group, group.blocks.size(),
-                                group.hashes.size()));
+      return reject(format_text("save of group %u: %zu blocks but %zu hashes", group.group,
+                                group.blocks.size(), group.hashes.size()));
     const std::size_t step = wire::publish_blocks_per_frame();
     for (std::size_t at = 0; at < group.blocks.size(); at += step) {
       const std::size_t n = std::min(step, group.blocks.size() - at);
@@ -43,7 +49,8 @@ Status Submitter::save(RegistrationHandle registration, std::span<const SaveGrou
   return run(registration, std::move(drafts), out);
 }
 
-Status Submitter::restore(RegistrationHandle registration, std::span<const Load> loads, OperationHandle& out) {
+Status Submitter::restore(RegistrationHandle registration, std::span<const Load> loads,
+                          OperationHandle& out) {
   std::vector<Draft> drafts;
   for (const Load& load : loads) {
     if (!load.lease) return reject("a load without a lease");
@@ -111,11 +118,13 @@ void Submitter::encode(const Draft& draft, wire::Buffer& frame) const {
   const RegistrationId registration(part.entry->registration.load());
   const auto blocks = std::as_bytes(std::span(part.blocks));
   if (part.kind == model::PlanKind::kSave)
-    wire::encode(wire::PublishRequest{registration, part.group_id, part.ref.operation, part.ref.record, blocks,
-                                      draft.hashes}, frame);
+    wire::encode(wire::PublishRequest{registration, part.group_id, part.ref.operation, part.ref.record,
+                                      blocks, draft.hashes},
+                 frame);
   else
-    wire::encode(wire::RestoreRequest{registration, part.ref.operation, part.ref.record, draft.lease, draft.first,
-                                      blocks}, frame);
+    wire::encode(wire::RestoreRequest{registration, part.ref.operation, part.ref.record, draft.lease,
+                                      draft.first, blocks},
+                 frame);
 }
 
 Status Submitter::send(Attachment& link, Draft& draft) {

@@ -20,7 +20,8 @@ namespace orbitkv::client {
 
 class Submitter {
  public:
-  Submitter(Link& link, OperationTable& operations, Executor& executor, Registry& registry, const Options& options);
+  Submitter(Link& link, OperationTable& operations, Executor& executor, Registry& registry,
+            const Options& options);
 
   // An Error: nothing was sent and no page is lent. Parts that the Manager refuses later
   // end the handle without success.
@@ -32,9 +33,9 @@ class Submitter {
   // A part and the command that asks for its grant.
   struct Draft {
     std::unique_ptr<Part> part;
-    std::span<const BlockHash> hashes;   // save
-    LeaseId lease;                       // restore
-    std::uint32_t first = 0;             // restore: block of the lease
+    std::span<const BlockHash> hashes;  // save
+    LeaseId lease;                      // restore
+    std::uint32_t first = 0;            // restore: block of the lease
   };
   Result<Entry*> hold_entry(RegistrationHandle registration, std::uint32_t parts);
   Status run(RegistrationHandle registration, std::vector<Draft> drafts, OperationHandle& out);

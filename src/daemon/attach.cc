@@ -12,7 +12,7 @@
 
 namespace orbitkv::daemon {
 namespace {
-constexpr std::size_t kVisitors = 32;            // connections that have not become sessions
+constexpr std::size_t kVisitors = 32;  // connections that have not become sessions
 constexpr Duration kHelloWithin = seconds(5);
 
 Result<UniqueFd> make_eventfd() {
@@ -96,12 +96,14 @@ void Manager::greet(Visitor& visitor, const wire::Hello& hello) {
   if (hello.abi != wire::kAbiVersion) {
     const bool older = hello.abi < wire::kAbiVersion;
     return refuse(visitor.socket,
-                  reject(format_text("the client speaks ABI %u, this Manager (orbitkv %s) speaks ABI %u: upgrade the %s",
-                                     hello.abi, kVersion, wire::kAbiVersion, older ? "client" : "Manager")));
+                  reject(format_text(
+                      "the client speaks ABI %u, this Manager (orbitkv %s) speaks ABI %u: upgrade the %s",
+                      hello.abi, kVersion, wire::kAbiVersion, older ? "client" : "Manager")));
   }
   if (hello.role == wire::PeerRole::kStatus) {
     std::vector<std::byte> out;
-    wire::encode(wire::HelloReply{SessionId(), Epoch(), incarnation_, 0, std::string("orbitkv ") + kVersion}, out);
+    wire::encode(wire::HelloReply{SessionId(), Epoch(), incarnation_, 0, std::string("orbitkv ") + kVersion},
+                 out);
     visitor.greeted = visitor.socket.send(out).ok();
     return;
   }
@@ -113,14 +115,16 @@ Status Manager::make_session(Visitor& visitor, const wire::Hello& hello) {
   if (draining_) return reconnect("the Manager is shutting down");
   const auto slot = std::find(sessions_.begin(), sessions_.end(), nullptr);
   if (slot == sessions_.end())
-    return busy(format_text("all %u sessions are taken; close an engine or wait until an ended one is collected",
-                            limits::kSessions));
+    return busy(
+        format_text("all %u sessions are taken; close an engine or wait until an ended one is collected",
+                    limits::kSessions));
   const SessionId id(static_cast<std::uint32_t>(slot - sessions_.begin()));
   const Epoch epoch(next_epoch_++);
   ORBITKV_ASSIGN_OR_RETURN(auto memory, shm::SessionMemory::create(id, epoch));
   ORBITKV_ASSIGN_OR_RETURN(auto bell, make_eventfd());
   std::vector<std::byte> out;
-  wire::encode(wire::HelloReply{id, epoch, incarnation_, shm::SessionLayout::kBytes, std::string("orbitkv ") + kVersion},
+  wire::encode(wire::HelloReply{id, epoch, incarnation_, shm::SessionLayout::kBytes,
+                                std::string("orbitkv ") + kVersion},
                out);
   const int fds[] = {memory.fd(), bell.get()};
   ORBITKV_RETURN_IF_ERROR(visitor.socket.send(out, fds));
@@ -140,11 +144,12 @@ Status Manager::make_session(Visitor& visitor, const wire::Hello& hello) {
 // Watches everything that a session can be heard through.
 void Manager::adopt(Session& session) {
   const SessionId id = session.id();
-  Status watched = loop_->add(session.socket().fd(), rt::kReadable, [this, id](rt::Ready r) { on_socket(id, r); });
+  Status watched =
+      loop_->add(session.socket().fd(), rt::kReadable, [this, id](rt::Ready r) { on_socket(id, r); });
   if (watched.ok())
-    watched = loop_->add(session.peer().pidfd.get(), rt::kReadable, [this, id](rt::Ready) { on_process_ended(id); });
-  if (watched.ok())
-    watched = loop_->add(session.channel().wake_fd(), rt::kReadableEdge, [](rt::Ready) {});
+    watched = loop_->add(session.peer().pidfd.get(), rt::kReadable,
+                         [this, id](rt::Ready) { on_process_ended(id); });
+  if (watched.ok()) watched = loop_->add(session.channel().wake_fd(), rt::kReadableEdge, [](rt::Ready) {});
   ORBITKV_CHECK(watched.ok(), "epoll refuses a descriptor of a new session");
   ORBITKV_INFO("session %u attached: %s, pid %d", id.value, session.name().c_str(), session.peer().pid);
   offer_slabs(session);

@@ -26,7 +26,8 @@ void CommandServer::answer(Session& session, const wire::CommandBytes& bytes, Ti
   }
   if (!reply_.empty()) session.channel().write_slot(command->slot, reply_);
   reply.length = static_cast<std::uint32_t>(reply_.size());
-  if (!session.channel().push_reply(wire::encode(reply))) session.poison("the client does not take its replies");
+  if (!session.channel().push_reply(wire::encode(reply)))
+    session.poison("the client does not take its replies");
 }
 
 Status CommandServer::dispatch(Session& session, const wire::Command& command, TimePoint now) {
@@ -75,7 +76,8 @@ Status CommandServer::publish(Session& session, TimePoint now) {
     fail_if_prepared(session, op, answer.error());
     return answer.error();
   }
-  wire::encode(wire::PublishReply{answer->accepted, answer->resident, answer->waiting, answer->dropped}, reply_);
+  wire::encode(wire::PublishReply{answer->accepted, answer->resident, answer->waiting, answer->dropped},
+               reply_);
   return ok_status();
 }
 

@@ -31,7 +31,7 @@ class CommandServer {
 
   cache::Core& core_;
   bool refusing_ = false;
-  std::vector<std::byte> request_, reply_;   // reused; one command at a time
+  std::vector<std::byte> request_, reply_;  // reused; one command at a time
   std::vector<std::uint32_t> indices_;
 };
 

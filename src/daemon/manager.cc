@@ -277,8 +277,8 @@ void Manager::offer_slabs(Session& session) {
 
 void Manager::close_session(Session& session, const char* why) {
   if (session.life != Session::Life::kOpen) return;
-  ORBITKV_INFO("session %u (%s) closed: %s; %u operations open", session.id().value, session.name().c_str(), why,
-               session.open_operations());
+  ORBITKV_INFO("session %u (%s) closed: %s; %u operations open", session.id().value, session.name().c_str(),
+               why, session.open_operations());
   session.life = Session::Life::kClosed;
   loop_->remove(session.socket().fd());
   session.socket().close();

@@ -24,11 +24,11 @@
 namespace orbitkv::daemon {
 
 struct ServeOptions {
-  std::string socket;                       // path of the bootstrap socket
+  std::string socket;  // path of the bootstrap socket
   mem::PoolConfig pool;
   cache::CoreConfig core;
-  Duration spin = microseconds(50);         // polls this long after the last command
-  Duration drain = seconds(30);             // how long a shutdown waits for claimed copies
+  Duration spin = microseconds(50);  // polls this long after the last command
+  Duration drain = seconds(30);      // how long a shutdown waits for claimed copies
 };
 
 class Manager final : private rt::Poller, private cache::Ports {
@@ -87,7 +87,7 @@ class Manager final : private rt::Poller, private cache::Ports {
   bool take_receipts(Session& session, bool all_records, TimePoint now);
   void discard_commands(Session& session);
   void close_session(Session& session, const char* why);
-  void collect(Session& session);     // removes a session that holds nothing any more
+  void collect(Session& session);  // removes a session that holds nothing any more
   void answer(Session& session, std::vector<std::byte> frame);
   void offer_slabs(Session& session);
   void flush(Session& session);
@@ -102,9 +102,9 @@ class Manager final : private rt::Poller, private cache::Ports {
   std::unique_ptr<CommandServer> commands_;
   std::unique_ptr<shm::Listener> listener_;
   std::array<std::unique_ptr<Session>, limits::kSessions> sessions_;
-  std::vector<SessionId> live_;                // ids of sessions_, for the hot loop
+  std::vector<SessionId> live_;  // ids of sessions_, for the hot loop
   std::vector<std::unique_ptr<Visitor>> visitors_;
-  std::vector<mem::SlabInfo> offered_;         // in the order in which they were offered
+  std::vector<mem::SlabInfo> offered_;  // in the order in which they were offered
   std::vector<Session::Receipt> receipts_;
   UniqueFd signals_;
   Incarnation incarnation_;

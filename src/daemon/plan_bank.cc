@@ -7,7 +7,9 @@ namespace {
 constexpr std::uint32_t kUnit = 64;
 }
 
-PlanBank::PlanBank() { free_.emplace(0, limits::kPlanBankBytes); }
+PlanBank::PlanBank() {
+  free_.emplace(0, limits::kPlanBankBytes);
+}
 
 std::optional<PlanBank::Range> PlanBank::allocate(std::uint32_t bytes) {
   if (bytes == 0 || bytes > limits::kPlanBankBytes) return std::nullopt;

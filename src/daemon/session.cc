@@ -174,16 +174,20 @@ Session::Receipt Session::read_receipt(RecordIndex record, const Shadow& shadow)
   };
   if (shadow.kind == model::PlanKind::kSave) {
     auto decoded = wire::decode_publish_result(scratch_);
-    if (!decoded.ok()) refuse(decoded.error().message());
+    if (!decoded.ok())
+      refuse(decoded.error().message());
     else if (decoded->operation != shadow.operation || decoded->digests.size() != shadow.entries)
       refuse("the publish result belongs to another operation");
-    else receipt.words = std::move(decoded->digests);
+    else
+      receipt.words = std::move(decoded->digests);
   } else {
     auto decoded = wire::decode_restore_result(scratch_);
-    if (!decoded.ok()) refuse(decoded.error().message());
+    if (!decoded.ok())
+      refuse(decoded.error().message());
     else if (decoded->operation != shadow.operation || decoded->entries != shadow.entries)
       refuse("the restore result belongs to another operation");
-    else receipt.words = std::move(decoded->failed);
+    else
+      receipt.words = std::move(decoded->failed);
   }
   return receipt;
 }

@@ -81,7 +81,7 @@ class Session {
   // Life of the attachment as the daemon sees it.
   enum class Life : std::uint8_t { kOpen, kClosed, kEnded };
   Life life = Life::kOpen;
-  std::uint32_t slabs_offered = 0;   // how many of the pool's slabs this client was told
+  std::uint32_t slabs_offered = 0;  // how many of the pool's slabs this client was told
 
  private:
   struct Shadow {

@@ -12,14 +12,14 @@
 namespace orbitkv::daemon::cli {
 
 struct ServeFlags {
-  std::string socket;              // empty: the default path
-  std::string pool_size;           // "", "512MiB", "30gb"
+  std::string socket;     // empty: the default path
+  std::string pool_size;  // "", "512MiB", "30gb"
   std::string huge_pages = "auto";
   bool prefault = true;
   std::uint32_t lease_ttl_s = 600;
   std::uint32_t publish_wait_ms = 2000;
   std::uint32_t incomplete_ttl_s = 60;
-  std::uint32_t max_blocks = 0;    // 0: from the pool size
+  std::uint32_t max_blocks = 0;  // 0: from the pool size
   std::uint32_t spin_us = 50;
   std::uint32_t drain_s = 30;
   std::string log_level = "info";

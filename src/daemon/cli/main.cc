@@ -9,7 +9,8 @@ namespace {
 using namespace orbitkv;
 
 void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
-  CLI::App* serve = app.add_subcommand("serve", "Run the Manager of this host: engines attach to its socket.");
+  CLI::App* serve =
+      app.add_subcommand("serve", "Run the Manager of this host: engines attach to its socket.");
   serve->footer(
       "Example: orbitkv serve --pool-size 30GiB\n"
       "An engine of the same user finds the socket by the same rule. SIGTERM or Ctrl-C drains and ends;\n"
@@ -17,20 +18,24 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
   serve->add_option("--bootstrap-socket", flags.socket,
                     "Unix socket, mode 0600 in a 0700 directory\n"
                     "[${XDG_RUNTIME_DIR:-/tmp/orbitkv-$UID}/orbitkv/manager.sock]");
-  serve->add_option("--pool-size", flags.pool_size,
-                    "memory for KV pages, e.g. 512MiB or 30GiB [the smaller of 30GiB and a quarter of usable memory]");
-  serve->add_option("--hugepages", flags.huge_pages,
-                    "auto: reserved huge pages, else collapse, else 4 KiB; on: all or refuse to start; off")
+  serve->add_option(
+      "--pool-size", flags.pool_size,
+      "memory for KV pages, e.g. 512MiB or 30GiB [the smaller of 30GiB and a quarter of usable memory]");
+  serve
+      ->add_option("--hugepages", flags.huge_pages,
+                   "auto: reserved huge pages, else collapse, else 4 KiB; on: all or refuse to start; off")
       ->capture_default_str();
   serve->add_flag("--prefault,!--no-prefault", flags.prefault,
                   "touch the pool's memory in the background before it is used [on]");
   serve->add_option("--lease-ttl", flags.lease_ttl_s, "seconds that a hit stays pinned for its restore")
       ->capture_default_str();
-  serve->add_option("--publish-wait", flags.publish_wait_ms,
-                    "milliseconds that a publish waits for another publisher of the same block")
+  serve
+      ->add_option("--publish-wait", flags.publish_wait_ms,
+                   "milliseconds that a publish waits for another publisher of the same block")
       ->capture_default_str();
-  serve->add_option("--incomplete-ttl", flags.incomplete_ttl_s,
-                    "seconds after which a block that some ranks never published is given up")
+  serve
+      ->add_option("--incomplete-ttl", flags.incomplete_ttl_s,
+                   "seconds after which a block that some ranks never published is given up")
       ->capture_default_str();
   serve->add_option("--max-blocks", flags.max_blocks, "entries of the block table [pool size / 16 KiB]");
   serve->add_option("--spin", flags.spin_us, "microseconds of polling after the last command before sleeping")
@@ -41,16 +46,20 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
 }
 
 void add_status(CLI::App& app, daemon::cli::StatusFlags& flags) {
-  CLI::App* status = app.add_subcommand("status", "Show sessions, pool, hits and quarantine of a running Manager.");
+  CLI::App* status =
+      app.add_subcommand("status", "Show sessions, pool, hits and quarantine of a running Manager.");
   status->add_option("--bootstrap-socket", flags.socket, "socket of the Manager [the default path of serve]");
   status->add_flag("--json", flags.json, "one JSON object");
-  status->add_option("--timeout-ms", flags.timeout_ms, "how long to wait for an answer")->capture_default_str();
+  status->add_option("--timeout-ms", flags.timeout_ms, "how long to wait for an answer")
+      ->capture_default_str();
 }
 
 void add_bench(CLI::App& app, bench::Flags& flags) {
   CLI::App* bench = app.add_subcommand("bench", "Measure; starts its own Manager in a second process.");
-  bench->footer("Example: orbitkv bench query --json\nOne line a case, with the ratio to a ceiling measured in the same run.\n" +
-                std::string("Benches: ") + bench::names());
+  bench->footer(
+      "Example: orbitkv bench query --json\nOne line a case, with the ratio to a ceiling measured in the "
+      "same run.\n" +
+      std::string("Benches: ") + bench::names());
   bench->add_option("name", flags.name, "which bench, or all")->required();
   bench->add_option("--case", flags.only, "only the case of this name");
   bench->add_option("--runs", flags.runs, "runs of each case; medians are shown")->capture_default_str();
@@ -59,7 +68,8 @@ void add_bench(CLI::App& app, bench::Flags& flags) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("OrbitKV keeps the KV pages of LLM engines outside the GPU and restores them byte-exact.", "orbitkv");
+  CLI::App app("OrbitKV keeps the KV pages of LLM engines outside the GPU and restores them byte-exact.",
+               "orbitkv");
   app.set_version_flag("--version", std::string("orbitkv ") + kVersion);
   app.require_subcommand(1);
   daemon::cli::ServeFlags serve;

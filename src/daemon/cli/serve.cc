@@ -68,7 +68,8 @@ Result<ByteCount> parse_size(const std::string& text) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
   std::string unit(end);
-  unit.erase(std::remove_if(unit.begin(), unit.end(), [](unsigned char c) { return std::isspace(c); }), unit.end());
+  unit.erase(std::remove_if(unit.begin(), unit.end(), [](unsigned char c) { return std::isspace(c); }),
+             unit.end());
   std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
   double scale = 0;
   if (unit.empty() || unit == "b") scale = 1;

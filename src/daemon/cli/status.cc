@@ -13,7 +13,8 @@ using nlohmann::json;
 
 Result<shm::Message> ask(shm::Socket& socket, const std::vector<std::byte>& frame, int timeout_ms) {
   ORBITKV_ASSIGN_OR_RETURN(auto reply, socket.ask_within(frame, timeout_ms));
-  if (auto refused = wire::decode_socket_error(reply.frame); refused.ok()) return Error(refused->code, refused->text);
+  if (auto refused = wire::decode_socket_error(reply.frame); refused.ok())
+    return Error(refused->code, refused->text);
   return reply;
 }
 
@@ -21,7 +22,9 @@ Result<std::string> fetch(const std::string& path, int timeout_ms) {
   ORBITKV_ASSIGN_OR_RETURN(auto socket, shm::connect_to(path, timeout_ms));
   ORBITKV_ASSIGN_OR_RETURN(auto peer, shm::authenticate_peer(socket));
   std::vector<std::byte> frame;
-  wire::encode(wire::Hello{wire::kAbiVersion, wire::PeerRole::kStatus, std::string("orbitkv status ") + kVersion}, frame);
+  wire::encode(
+      wire::Hello{wire::kAbiVersion, wire::PeerRole::kStatus, std::string("orbitkv status ") + kVersion},
+      frame);
   ORBITKV_ASSIGN_OR_RETURN(auto hello, ask(socket, frame, timeout_ms));
   ORBITKV_RETURN_IF_ERROR(wire::decode_hello_reply(hello.frame));
   frame.clear();
@@ -37,13 +40,16 @@ std::string size_of(const json& object, const char* key) {
 
 void print_text(const json& status) {
   const json& pool = status.at("pool");
-  std::printf("orbitkv %s at %s, incarnation %s, up %.0f s%s\n", status.at("version").get<std::string>().c_str(),
-              status.at("socket").get<std::string>().c_str(), status.at("incarnation").get<std::string>().c_str(),
-              status.at("uptime_s").get<double>(), status.at("draining").get<bool>() ? ", DRAINING" : "");
-  std::printf("pool      %s of %s used (%s configured), %s leased, %s quarantined, largest free %s, %s in huge pages\n",
-              size_of(pool, "used").c_str(), size_of(pool, "capacity").c_str(), size_of(pool, "configured").c_str(),
-              size_of(pool, "leased").c_str(), size_of(pool, "quarantined").c_str(),
-              size_of(pool, "largest_free").c_str(), size_of(pool, "huge").c_str());
+  std::printf("orbitkv %s at %s, incarnation %s, up %.0f s%s\n",
+              status.at("version").get<std::string>().c_str(), status.at("socket").get<std::string>().c_str(),
+              status.at("incarnation").get<std::string>().c_str(), status.at("uptime_s").get<double>(),
+              status.at("draining").get<bool>() ? ", DRAINING" : "");
+  std::printf(
+      "pool      %s of %s used (%s configured), %s leased, %s quarantined, largest free %s, %s in huge "
+      "pages\n",
+      size_of(pool, "used").c_str(), size_of(pool, "capacity").c_str(), size_of(pool, "configured").c_str(),
+      size_of(pool, "leased").c_str(), size_of(pool, "quarantined").c_str(),
+      size_of(pool, "largest_free").c_str(), size_of(pool, "huge").c_str());
   const auto count = [&](const char* key) { return status.at(key).get<unsigned long long>(); };
   std::printf("blocks    %llu resident, %llu being written, %llu leases, %llu evicted\n", count("blocks"),
               count("inflight_images"), count("leases"), count("evicted"));
