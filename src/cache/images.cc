@@ -168,10 +168,10 @@ std::optional<ImageSlot> Images::lend(const SlotWant& want) {
     pool_.release(std::move(*extent));
     return std::nullopt;
   }
+  const HotRecord& hot = table_.hot(record);
+  ORBITKV_CHECK(hot.state == ImageState::kLent && hot.shards == want.shards, "image is complete already");
   Inflight& f = inflight(record);
-  ORBITKV_CHECK(table_.hot(record).state == ImageState::kLent && table_.hot(record).shards == want.shards &&
-                    !((f.lent | f.committed) & bit(want.shard)),
-                "slot is there already");
+  ORBITKV_CHECK(!((f.lent | f.committed) & bit(want.shard)), "slot is there already");
   if (f.lent == 0 && f.committed != 0) idle_unlink(table_.cold(record).prev);
   f.lent |= bit(want.shard);
   return put_words(record, want, std::move(*extent));
