@@ -53,7 +53,7 @@ class Bed:
         self.root = os.path.join(self.sockets.name, "zygote")
         self.log = open(directory / "zygote.log", "wb")
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "zygote.py"), self.root],
+            [sys.executable, str(HERE / "zygote.py"), self.root, str(os.getpid())],
             stdout=self.log, stderr=self.log, env=self.environment,
         )  # fmt: skip
         self._appears(self.root, directory / "zygote.log")

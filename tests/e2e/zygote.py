@@ -13,7 +13,6 @@ import gc
 import importlib
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -22,6 +21,7 @@ import traceback
 
 import engine_run
 import jobs
+import processes
 
 PRELOAD = (
     "vllm.entrypoints.llm",
@@ -53,15 +53,12 @@ def reaped(pid):
 
 
 def serve(path, handle):
-    """Answers until a request says stop, or the parent is gone."""
+    """Answers until a request says stop."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path + ".part")
     listener.listen(8)
     os.rename(path + ".part", path)
-    parent = os.getppid()
-    while os.getppid() == parent:
-        if not select.select([listener], [], [], 1.0)[0]:
-            continue
+    while True:
         connection, _ = listener.accept()
         with connection:
             request = b""
@@ -79,11 +76,13 @@ def serve(path, handle):
 
 
 def fork(work, log, *close):
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
+        processes.die_with(parent)
         for inherited in close:
             inherited.close()
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -127,6 +126,7 @@ def engine(llm, request):
 
 
 def main():
+    processes.die_with(int(sys.argv[2]))
     os.environ.update(engine_run.ENVIRONMENT)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     for name in PRELOAD:
