@@ -182,6 +182,17 @@ TEST(CoreQuery, AListThatChangesInALaterPartIsANewLease) {
   }
 }
 
+TEST(CoreQuery, AChangeBehindTheGapDoesNotJoinWhatLiesBehindIt) {
+  Filled f;
+  auto list = hashes(0, 12);
+  f.w.read(f.e.scheduler, list, "r");
+  list[11] = hash_of(99);
+  ASSERT_TRUE(f.ask(slice(list, 0, 10, "r")).ok());
+  const auto last = f.ask(slice(list, 10, 2, "r"));  // 10 is resident, 8 and 9 are not
+  ASSERT_TRUE(last.ok());
+  EXPECT_EQ(last->hit_blocks, 8u);
+}
+
 TEST(CoreQuery, AnUnfinishedQueryPinsNoLongerThanTheTtl) {
   Filled f;
   const auto list = hashes(0, 12);

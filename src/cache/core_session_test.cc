@@ -51,6 +51,17 @@ TEST(CoreSession, CloseReturnsUnclaimedWorkAtOnce) {
   EXPECT_EQ(w.core->stats().operations, 0u);
 }
 
+TEST(CoreSession, CloseGrantsNothingToWhatWaitedForTheSameSession) {
+  World w;
+  Engine e(w);
+  const OperationKey first = w.next_op(e.worker), waiting = w.next_op(e.worker);
+  ASSERT_TRUE(w.publish(first, e.registration, hashes(0, 1)).ok());
+  ASSERT_TRUE(w.publish(waiting, e.registration, hashes(0, 1)).ok());
+  w.core->close_session(e.worker, w.now);
+  EXPECT_EQ(w.ports.failed, (std::map<OperationKey, Code>{{waiting, Code::kReconnect}}));
+  EXPECT_EQ(w.ports.revoked, (std::map<OperationKey, Code>{{first, Code::kReconnect}}));
+}
+
 TEST(CoreSession, CloseKeepsClaimedWorkUntilItsReceipt) {
   World w;
   Engine e(w), other(w, {.instance = 2});

@@ -141,6 +141,19 @@ TEST(Residency, TableAtFullLoadRefusesNoKey) {
   for (std::uint64_t i = 0; i < kCap; ++i) ASSERT_NE(insert(table, key_of(i)), kNoRecord) << i;
 }
 
+// Among 200,000 x 1,000,000 pairs some 46 share the 32 bits of a cell's tag.
+TEST(Residency, EqualTagsAreToldApart) {
+  constexpr std::uint32_t kCap = 200'000;
+  Residency table({kCap, {9, 9}});
+  for (std::uint64_t i = 0; i < kCap; ++i) insert(table, key_of(i));
+  const KeySpace space = table.key_space(NamespaceIndex(0), GroupId(0));
+  std::vector<BlockHash> absent;
+  for (std::uint64_t i = 0; i < 1'000'000; ++i) absent.push_back(key_of(kCap + i).hash);
+  std::vector<Lookup> out(absent.size());
+  table.find_batch(space, absent, out);
+  for (const Lookup& l : out) ASSERT_EQ(l.record, kNoRecord);
+}
+
 TEST(Residency, RecencyListAgreesWithADeque) {
   Residency table({32, {1, 2}});
   std::deque<RecordId> expected;  // most recent first
