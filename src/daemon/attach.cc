@@ -1,8 +1,4 @@
 // How a client becomes a session: accept, hello, credentials, session memory.
-#include <fcntl.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "base/log.h"
@@ -14,12 +10,6 @@ namespace orbitkv::daemon {
 namespace {
 constexpr std::size_t kVisitors = 32;  // connections that have not become sessions
 constexpr Duration kHelloWithin = seconds(5);
-
-Result<UniqueFd> make_eventfd() {
-  UniqueFd fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!fd.valid()) return errno_error("eventfd");
-  return fd;
-}
 
 }  // namespace
 
@@ -121,7 +111,7 @@ Status Manager::make_session(Visitor& visitor, const wire::Hello& hello) {
   const SessionId id(static_cast<std::uint32_t>(slot - sessions_.begin()));
   const Epoch epoch(next_epoch_++);
   ORBITKV_ASSIGN_OR_RETURN(auto memory, shm::SessionMemory::create(id, epoch));
-  ORBITKV_ASSIGN_OR_RETURN(auto bell, make_eventfd());
+  ORBITKV_ASSIGN_OR_RETURN(auto bell, shm::make_bell());
   std::vector<std::byte> out;
   wire::encode(wire::HelloReply{id, epoch, incarnation_, shm::SessionLayout::kBytes,
                                 std::string("orbitkv ") + kVersion},

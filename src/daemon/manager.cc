@@ -13,7 +13,6 @@ namespace orbitkv::daemon {
 namespace {
 constexpr std::uint32_t kCommandsPerTurn = 16;
 constexpr Duration kTick = milliseconds(250);
-constexpr Duration kRecheck = milliseconds(50);
 
 std::uint64_t random_word() {
   std::uint64_t word = 0;
@@ -312,10 +311,6 @@ void Manager::collect(Session& session) {
 void Manager::tick() {
   const TimePoint now = monotonic_now();
   for (const mem::SlabInfo& slab : pool_->collect_offered()) offered_.push_back(slab);
-  if (pool_->build_failure() && !said_build_failure_) {
-    said_build_failure_ = true;
-    ORBITKV_ERROR("the pool stays smaller than configured: %s", pool_->build_failure()->message().c_str());
-  }
   const std::vector<SessionId> ids = live_;
   for (SessionId id : ids) {
     Session& session = *sessions_[id.value];

@@ -112,7 +112,6 @@ class Manager final : private rt::Poller, private cache::Ports {
   TimePoint started_, drain_deadline_;
   std::uint32_t stop_signals_ = 0;
   bool draining_ = false;
-  bool said_build_failure_ = false;
   int exit_code_ = 0;
 };
 
