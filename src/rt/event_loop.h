@@ -32,7 +32,6 @@ struct Ready {
   friend constexpr bool operator==(Ready, Ready) = default;
 };
 inline constexpr Ready kReadable{1};
-inline constexpr Ready kWritable{2};
 inline constexpr Ready kReadWrite{3};
 inline constexpr Ready kReadableEdge{9};  // for descriptors that nobody reads
 inline constexpr Ready kHangUpOnly{0};

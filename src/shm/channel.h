@@ -56,7 +56,6 @@ class ManagerChannel {
   // `expected` is the caller's shadow, never a word read from memory: an edge that
   // may_move() does not give to the Manager stops the process.
   std::optional<std::uint64_t> exchange(RecordIndex record, RecordWord expected, RecordWord desired);
-  using GrantFields = shm::GrantFields;
   void write_grant(RecordIndex record, const GrantFields& fields);
   // The text is cut to limits::kErrorTextBytes.
   void write_failure(RecordIndex record, Code code, std::string_view text);
