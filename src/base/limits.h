@@ -1,5 +1,5 @@
 // Every bound of the system, by name. Full is an answer (`busy` or a clear
-// error), never growth; tests/e2e/limits_test reaches each one from a client.
+// error), never growth; tests/native/limits_test reaches those that a client can reach.
 #pragma once
 
 #include <cstdint>

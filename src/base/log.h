@@ -10,7 +10,7 @@ enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError, kOff };
 
 void set_log_level(LogLevel level);
 LogLevel log_level();
-// `line` has no newline. nullptr restores stderr: "2026-01-02T03:04:05.678 W text".
+// `line` has no newline. nullptr restores stderr: "2026-01-02T03:04:05.678Z W text".
 using LogSink = void (*)(LogLevel level, const char* line);
 void set_log_sink(LogSink sink);
 

@@ -51,7 +51,7 @@ class FrameBuilder {
 };
 
 // Reads the body of a frame of one type. Every getter yields zeros once something
-// was refused; the caller asks ok() (or status()) before it uses anything.
+// was refused; the caller asks ok() or finish() before it uses anything.
 class BodyReader {
  public:
   enum class Abi : std::uint8_t { kOurs, kAny };  // kAny: frames frozen over all versions
