@@ -20,14 +20,10 @@ struct Bench {
   int (*run)(const Options& options);
 };
 constexpr std::array kBenches = {
-    Bench{"channel", run_channel_bench},
-    Bench{"copy", run_copy_host_bench},
-    Bench{"alloc", run_alloc_bench},
-    Bench{"query", run_query_bench},
-    Bench{"restore", run_restore_bench},
-    Bench{"publish", run_publish_bench},
-    Bench{"idle", run_idle_bench},
-    Bench{"memory", run_memory_bench},
+    Bench{"channel", run_channel_bench}, Bench{"copy", run_copy_host_bench},
+    Bench{"alloc", run_alloc_bench},     Bench{"query", run_query_bench},
+    Bench{"restore", run_restore_bench}, Bench{"publish", run_publish_bench},
+    Bench{"idle", run_idle_bench},       Bench{"memory", run_memory_bench},
     Bench{"attach", run_attach_bench},
 };
 

@@ -7,8 +7,8 @@
 namespace orbitkv::bench {
 
 struct Flags {
-  std::string name;          // "channel", "query", …, "all"
-  std::string only;          // one case, empty = all
+  std::string name;  // "channel", "query", …, "all"
+  std::string only;  // one case, empty = all
   std::uint32_t runs = 5;
   bool json = false;
 };

@@ -40,7 +40,8 @@ std::size_t mapped_slabs() {
 void print_figure(const Options& options, const char* bench, const char* name, const char* unit, double value,
                   double bar) {
   if (options.json)
-    std::printf("{\"bench\":\"%s\",\"case\":\"%s\",\"%s\":%.6g,\"bar\":%.6g}\n", bench, name, unit, value, bar);
+    std::printf("{\"bench\":\"%s\",\"case\":\"%s\",\"%s\":%.6g,\"bar\":%.6g}\n", bench, name, unit, value,
+                bar);
   else
     std::printf("%-8s %-20s %s %.6g (bar %.6g)\n", bench, name, unit, value, bar);
   std::fflush(stdout);
@@ -65,15 +66,17 @@ Result<double> idle_share(const Options& options) {
 
 Result<double> bytes_per_block(const Options& options) {
   constexpr std::uint32_t kFirst = 1'000'000, kSecond = 2'000'000;
-  ORBITKV_ASSIGN_OR_RETURN(auto manager, BenchManager::start(options, {"--pool-size", "320MiB", "--no-prefault",
-                                                                       "--max-blocks", std::to_string(kSecond)}));
+  ORBITKV_ASSIGN_OR_RETURN(
+      auto manager, BenchManager::start(options, {"--pool-size", "320MiB", "--no-prefault", "--max-blocks",
+                                                  std::to_string(kSecond)}));
   ORBITKV_ASSIGN_OR_RETURN(auto engine, BenchEngine::attach(*manager, {1, 1, 1024, 64}));
   ORBITKV_RETURN_IF_ERROR(engine->make_resident(kFirst));
   const long long before = proc_number(manager->pid(), "status", "RssAnon:");
   ORBITKV_RETURN_IF_ERROR(engine->make_resident(kSecond));
   client::Candidates found;
   const auto first = hashes_from(0, 1024);
-  ORBITKV_RETURN_IF_ERROR(to_status(engine->client().query_candidates(engine->instance(), first, "kept?", 0, found)));
+  ORBITKV_RETURN_IF_ERROR(
+      to_status(engine->client().query_candidates(engine->instance(), first, "kept?", 0, found)));
   if (found.hit_blocks != first.size()) return bug("blocks were evicted: the figure would be too good");
   const long long after = proc_number(manager->pid(), "status", "RssAnon:");
   return static_cast<double>(after - before) * 1024 / (kSecond - kFirst);
@@ -83,7 +86,8 @@ struct AttachTimes {
   double registered_s = 0, mapped_s = 0;
 };
 Result<AttachTimes> attach_times(const Options& options) {
-  ORBITKV_ASSIGN_OR_RETURN(auto manager, BenchManager::start(options, {"--pool-size", "1TiB", "--no-prefault"}));
+  ORBITKV_ASSIGN_OR_RETURN(auto manager,
+                           BenchManager::start(options, {"--pool-size", "1TiB", "--no-prefault"}));
   const TimePoint start = monotonic_now();
   ORBITKV_ASSIGN_OR_RETURN(auto engine, BenchEngine::attach(*manager, {}));
   AttachTimes times;

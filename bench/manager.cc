@@ -53,7 +53,8 @@ std::vector<BlockHash> hashes_from(std::uint64_t first, std::uint32_t n, std::ui
 
 // ---- Manager ----
 
-Result<std::unique_ptr<BenchManager>> BenchManager::start(const Options& options, std::vector<std::string> flags) {
+Result<std::unique_ptr<BenchManager>> BenchManager::start(const Options& options,
+                                                          std::vector<std::string> flags) {
   std::unique_ptr<BenchManager> made(new BenchManager);
   char directory[] = "/tmp/orbitkv-bench-XXXXXX";
   if (!mkdtemp(directory)) return errno_error("making a directory for the bench's socket");
@@ -86,8 +87,8 @@ BenchManager::~BenchManager() {
 
 // ---- engine ----
 
-Result<std::unique_ptr<BenchEngine>> BenchEngine::attach(const BenchManager& manager, const EngineShape& shape,
-                                                         client::Options options) {
+Result<std::unique_ptr<BenchEngine>> BenchEngine::attach(const BenchManager& manager,
+                                                         const EngineShape& shape, client::Options options) {
   static std::uint64_t count = 0;
   std::unique_ptr<BenchEngine> made(new BenchEngine);
   made->shape_ = shape;

@@ -33,8 +33,8 @@ class BenchManager {
 struct EngineShape {
   std::uint32_t layers = 1;
   std::uint32_t components = 1;
-  std::uint32_t blocks = 64;         // engine blocks
-  std::uint64_t page_bytes = 4096;   // of one layer, component and block
+  std::uint32_t blocks = 64;        // engine blocks
+  std::uint64_t page_bytes = 4096;  // of one layer, component and block
 };
 
 class BenchEngine {

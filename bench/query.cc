@@ -21,7 +21,8 @@ class ProbeTable {
   explicit ProbeTable(std::uint32_t resident) : table_({resident + resident / 4 + 1024, {1, 2}}) {
     for (std::uint32_t i = 0; i < resident; ++i) {
       cache::RecordId record;
-      if (table_.insert({hash_of(i), NamespaceIndex(0), GroupId(0)}, record) == cache::Residency::Insert::kInserted)
+      if (table_.insert({hash_of(i), NamespaceIndex(0), GroupId(0)}, record) ==
+          cache::Residency::Insert::kInserted)
         table_.hot(record).state = cache::ImageState::kSealed;
     }
   }
@@ -74,7 +75,8 @@ Result<Run> run_once(const QueryCase& what, BenchEngine& engine, ProbeTable& tab
     const auto outcome = engine.client().query_prefetch(engine.instance(), query, id, 0, ready);
     samples.add(monotonic_now() - start);
     ORBITKV_RETURN_IF_ERROR(to_status(outcome));
-    if (ready.hit_blocks != (what.hit ? what.hashes : 0)) return bug("a query of the bench found the wrong blocks");
+    if (ready.hit_blocks != (what.hit ? what.hashes : 0))
+      return bug("a query of the bench found the wrong blocks");
     if (ready.lease) ORBITKV_RETURN_IF_ERROR(to_status(engine.client().release(ready.lease)));
   }
   Run run;
@@ -116,22 +118,27 @@ Result<Run> run_many(std::vector<std::unique_ptr<BenchEngine>>& engines, bool th
   std::atomic<std::uint64_t> failures{0};
   const auto ask = [&](BenchEngine& engine, std::uint32_t i) {
     client::Ready ready;
-    const auto outcome = engine.client().query_prefetch(engine.instance(), query, "m" + std::to_string(i), 0, ready);
+    const auto outcome =
+        engine.client().query_prefetch(engine.instance(), query, "m" + std::to_string(i), 0, ready);
     const bool good = outcome.ok() && ready.hit_blocks == 64 && engine.client().release(ready.lease).ok();
-    if (!good && failures++ == 0) std::fprintf(stderr, "bench query: %u hits, %s\n", ready.hit_blocks, outcome.message.c_str());
+    if (!good && failures++ == 0)
+      std::fprintf(stderr, "bench query: %u hits, %s\n", ready.hit_blocks, outcome.message.c_str());
   };
   const TimePoint start = monotonic_now();
   if (threads) {
     std::vector<std::thread> workers;
     for (auto& engine : engines)
-      workers.emplace_back([&] { for (std::uint32_t i = 0; i < kEach; ++i) ask(*engine, i); });
+      workers.emplace_back([&] {
+        for (std::uint32_t i = 0; i < kEach; ++i) ask(*engine, i);
+      });
     for (auto& worker : workers) worker.join();
   } else {
     for (std::uint32_t i = 0; i < kEach; ++i)
       for (auto& engine : engines) ask(*engine, i);
   }
   if (failures > 0) return bug("queries of the bench failed");
-  const std::int64_t each = (monotonic_now() - start).ns / (kEach * static_cast<std::int64_t>(engines.size()));
+  const std::int64_t each =
+      (monotonic_now() - start).ns / (kEach * static_cast<std::int64_t>(engines.size()));
   Run run;
   run.p50 = run.p99 = nanoseconds(each);
   run.ceiling = ceiling;
@@ -141,7 +148,8 @@ Result<Run> run_many(std::vector<std::unique_ptr<BenchEngine>>& engines, bool th
 Status run_qps(const Options& options) {
   if (!options.wants("qps_64_clients") && !options.wants("qps_64_rings")) return ok_status();
   constexpr std::uint32_t kResident = 100'000;
-  ORBITKV_ASSIGN_OR_RETURN(auto manager, BenchManager::start(options, {"--pool-size", "128MiB", "--max-blocks", "131072"}));
+  ORBITKV_ASSIGN_OR_RETURN(auto manager,
+                           BenchManager::start(options, {"--pool-size", "128MiB", "--max-blocks", "131072"}));
   std::vector<std::unique_ptr<BenchEngine>> engines;
   for (std::uint32_t i = 0; i < kManyClients; ++i) {
     ORBITKV_ASSIGN_OR_RETURN(auto engine, BenchEngine::attach(*manager, kTiny, {}));
@@ -165,7 +173,8 @@ Status run_qps(const Options& options) {
 }  // namespace
 
 int run_query_bench(const Options& options) {
-  for (const auto& part : {run_resident(options, 100'000), run_resident(options, 1'000'000), run_qps(options)}) {
+  for (const auto& part :
+       {run_resident(options, 100'000), run_resident(options, 1'000'000), run_qps(options)}) {
     if (part.ok()) continue;
     std::fprintf(stderr, "bench query: %s\n", part.error().message().c_str());
     return 1;

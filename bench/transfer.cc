@@ -12,10 +12,10 @@ namespace {
 
 struct TransferCase {
   const char* name;
-  EngineShape shape;          // shape.blocks = distinct sets x blocks_per_operation
-  std::uint32_t blocks;       // of one operation
+  EngineShape shape;     // shape.blocks = distinct sets x blocks_per_operation
+  std::uint32_t blocks;  // of one operation
   bool inline_copies;
-  std::uint32_t samples;      // a run
+  std::uint32_t samples;  // a run
 };
 constexpr std::uint64_t kKiB_ = 1024, kMiB_ = 1024 * 1024;
 // Enough distinct blocks that a set of large operations does not stay in the cache.
@@ -56,7 +56,8 @@ class CopyCeiling {
     for (std::uint32_t b = set * what_.blocks; b < (set + 1) * what_.blocks; ++b) {
       for (std::uint32_t part = 0; part < parts; ++part) {
         auto page = engine_.page(part, b);
-        std::memcpy(other_.data() + (std::uint64_t{b} * parts + part) * page.size(), page.data(), page.size());
+        std::memcpy(other_.data() + (std::uint64_t{b} * parts + part) * page.size(), page.data(),
+                    page.size());
       }
     }
     return monotonic_now() - start;
@@ -89,7 +90,8 @@ Result<Run> restore_once(const TransferCase& what, BenchEngine& engine, CopyCeil
     const client::Load load{lease, 0, blocks};
     client::OperationHandle handle;
     const TimePoint start = monotonic_now();
-    ORBITKV_RETURN_IF_ERROR(to_status(engine.client().start_restore(engine.registration(), {&load, 1}, handle)));
+    ORBITKV_RETURN_IF_ERROR(
+        to_status(engine.client().start_restore(engine.registration(), {&load, 1}, handle)));
     ORBITKV_RETURN_IF_ERROR(finish(engine.client(), handle));
     ours.add(monotonic_now() - start);
     for (std::uint32_t b = 0; b < what.blocks; b += 61)
@@ -111,7 +113,8 @@ Result<Run> publish_once(const TransferCase& what, BenchEngine& engine, CopyCeil
     const client::SaveGroup group{0, blocks, hashes};
     client::OperationHandle handle;
     const TimePoint start = monotonic_now();
-    ORBITKV_RETURN_IF_ERROR(to_status(engine.client().start_save(engine.registration(), {&group, 1}, handle)));
+    ORBITKV_RETURN_IF_ERROR(
+        to_status(engine.client().start_save(engine.registration(), {&group, 1}, handle)));
     ORBITKV_RETURN_IF_ERROR(finish(engine.client(), handle));
     ours.add(monotonic_now() - start);
     theirs.add(ceiling.copy((set + sets / 2) % sets));
@@ -148,12 +151,15 @@ Status run_case(const Options& options, const TransferCase& what, bool restore) 
   pin_thread(usable_cpus()[0]);
   std::vector<Run> runs;
   for (int i = 0; i < options.runs; ++i) {
-    ORBITKV_ASSIGN_OR_RETURN(auto run, restore ? restore_once(what, *engine, ceiling)
-                                               : publish_once(what, *engine, ceiling));
+    ORBITKV_ASSIGN_OR_RETURN(
+        auto run, restore ? restore_once(what, *engine, ceiling) : publish_once(what, *engine, ceiling));
     runs.push_back(run);
   }
-  Case named{restore ? "restore" : "publish", what.name, ByteCount(what.blocks * engine->block_bytes()),
-             std::uint64_t{what.blocks} * what.shape.layers * what.shape.components, {},
+  Case named{restore ? "restore" : "publish",
+             what.name,
+             ByteCount(what.blocks * engine->block_bytes()),
+             std::uint64_t{what.blocks} * what.shape.layers * what.shape.components,
+             {},
              Ceiling{"memcpy", Ceiling::Unit::kGigabytesPerSecond}};
   report(named, runs, options);
   return ok_status();
@@ -172,7 +178,11 @@ int run_all(const Options& options, bool restore) {
 }
 }  // namespace
 
-int run_restore_bench(const Options& options) { return run_all(options, true); }
-int run_publish_bench(const Options& options) { return run_all(options, false); }
+int run_restore_bench(const Options& options) {
+  return run_all(options, true);
+}
+int run_publish_bench(const Options& options) {
+  return run_all(options, false);
+}
 
 }  // namespace orbitkv::bench

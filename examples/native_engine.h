@@ -14,9 +14,9 @@ namespace orbitkv::example {
 
 struct Shape {
   std::uint32_t layers = 4;
-  std::uint32_t blocks = 64;          // of the prompt, and of the engine's memory
+  std::uint32_t blocks = 64;  // of the prompt, and of the engine's memory
   std::uint32_t block_tokens = 16;
-  std::uint32_t page_bytes = 16384;   // K or V of one layer and block
+  std::uint32_t page_bytes = 16384;  // K or V of one layer and block
 };
 
 // The engine's KV memory: per layer one K and one V buffer, [block][page_bytes].
@@ -32,7 +32,7 @@ class KvMemory {
   std::vector<std::byte> memory_;
 };
 
-// Chained hashes of a prompt that is the same in every process: SHA-256(parent | index).
+// Chained hashes of a prompt that is the same in every process; each depends on all before.
 std::vector<BlockHash> prompt_hashes(std::uint32_t blocks);
 // What the "model" computes for one page.
 void compute_page(const BlockHash& hash, std::uint32_t layer_and_component, std::span<std::byte> page);

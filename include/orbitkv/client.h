@@ -21,7 +21,14 @@
 namespace orbitkv::client {
 
 // What the caller should do about a failure (base/result.h has the same numbers).
-enum class Action : std::uint8_t { kNone = 0, kRetry = 1, kRecompute = 2, kReconnect = 3, kReject = 4, kBug = 5 };
+enum class Action : std::uint8_t {
+  kNone = 0,
+  kRetry = 1,
+  kRecompute = 2,
+  kReconnect = 3,
+  kReject = 4,
+  kBug = 5
+};
 
 struct Outcome {
   Action action = Action::kNone;  // kNone: success
@@ -30,22 +37,22 @@ struct Outcome {
 };
 
 struct Options {
-  std::string bootstrap_socket;      // empty: the default path
-  std::string name = "client";       // in the Manager's log and status
-  std::uint32_t timeout_ms = 5000;   // of every blocking call
+  std::string bootstrap_socket;        // empty: the default path
+  std::string name = "client";         // in the Manager's log and status
+  std::uint32_t timeout_ms = 5000;     // of every blocking call
   std::uint32_t spin_iterations = 64;  // before a waiting call sleeps
-  bool verify = true;                // restores compare checksums; off only in tests of tests
-  bool inline_copies = true;         // small copies run in the calling thread
+  bool verify = true;                  // restores compare checksums; off only in tests of tests
+  bool inline_copies = true;           // small copies run in the calling thread
 };
 
 // One fragment of every block: layer x component. Block b, row r starts at
 // base + b * block_stride + r * row_stride and holds row_bytes.
 struct Layer {
-  std::string name;                // for messages
+  std::string name;  // for messages
   std::uint16_t group = 0;
-  std::uint16_t component = 0;     // 0 = K (or K and V together), 1 = V
+  std::uint16_t component = 0;  // 0 = K (or K and V together), 1 = V
   std::byte* base = nullptr;
-  std::uint64_t bytes = 0;         // of the engine's allocation from base on; all ranges lie inside
+  std::uint64_t bytes = 0;  // of the engine's allocation from base on; all ranges lie inside
   std::uint64_t block_stride = 0;
   std::uint32_t rows = 1;
   std::uint64_t row_bytes = 0;
@@ -61,18 +68,22 @@ struct Group {
 
 struct Registration {
   InstanceId instance;
-  std::string name_space;    // docs/protocol.md, "Namespace"
+  std::string name_space;  // docs/protocol.md, "Namespace"
   std::uint16_t rank = 0;
   std::uint16_t world_size = 1;
   std::string device = "cpu:0";
   std::uint32_t num_blocks = 0;
   std::uint32_t block_tokens = 0;
   std::vector<Group> groups;
-  std::vector<Layer> layers;   // in the engine's consuming order
+  std::vector<Layer> layers;  // in the engine's consuming order
 };
 
-struct RegistrationHandle { std::uint64_t value = 0; };  // survives a Manager restart
-struct OperationHandle { std::uint64_t value = 0; };     // of a save or a restore
+struct RegistrationHandle {
+  std::uint64_t value = 0;
+};  // survives a Manager restart
+struct OperationHandle {
+  std::uint64_t value = 0;
+};  // of a save or a restore
 
 struct Candidates {
   std::uint32_t hit_blocks = 0;              // leading run
@@ -80,33 +91,33 @@ struct Candidates {
 };
 struct Ready {
   std::uint32_t hit_blocks = 0;
-  LeaseId lease;                             // zero if hit_blocks = 0
+  LeaseId lease;  // zero if hit_blocks = 0
 };
 
 struct SaveGroup {
   std::uint16_t group = 0;
   std::span<const std::uint32_t> blocks;
-  std::span<const BlockHash> hashes;         // one a block
+  std::span<const BlockHash> hashes;  // one a block
 };
 struct Load {
   LeaseId lease;
   std::uint16_t group = 0;
-  std::span<const std::uint32_t> blocks;     // one a block of the lease; kHole skips
+  std::span<const std::uint32_t> blocks;  // one a block of the lease; kHole skips
 };
 
 struct OperationStatus {
   bool done = false;
-  bool success = false;        // done: every byte copied and verified, or nothing was to do
-  std::uint32_t blocks = 0;    // done: copied by this operation
-  std::string message;         // done and not success: why
+  bool success = false;      // done: every byte copied and verified, or nothing was to do
+  std::uint32_t blocks = 0;  // done: copied by this operation
+  std::string message;       // done and not success: why
 };
 
 struct Health {
   bool connected = false;
-  std::uint64_t incarnation = 0;   // of the Manager
+  std::uint64_t incarnation = 0;  // of the Manager
   std::uint64_t reconnects = 0;
   std::uint32_t open_operations = 0;
-  std::string message;             // not connected: why
+  std::string message;  // not connected: why
 };
 
 class Client {
@@ -126,14 +137,15 @@ class Client {
   Outcome query_candidates(InstanceId instance, std::span<const BlockHash> hashes,
                            std::string_view request_id, std::uint16_t group, Candidates& out);
   // Leases the leading run. The same request id and hashes answer the same lease again.
-  Outcome query_prefetch(InstanceId instance, std::span<const BlockHash> hashes,
-                         std::string_view request_id, std::uint16_t group, Ready& out);
+  Outcome query_prefetch(InstanceId instance, std::span<const BlockHash> hashes, std::string_view request_id,
+                         std::uint16_t group, Ready& out);
   Outcome release(LeaseId lease);
   Outcome cancel_query(InstanceId instance, std::string_view request_id, std::uint16_t group);
   Outcome ping();
 
   // A failing outcome: nothing was sent and no page is lent.
-  Outcome start_save(RegistrationHandle registration, std::span<const SaveGroup> groups, OperationHandle& out);
+  Outcome start_save(RegistrationHandle registration, std::span<const SaveGroup> groups,
+                     OperationHandle& out);
   Outcome start_restore(RegistrationHandle registration, std::span<const Load> loads, OperationHandle& out);
   OperationStatus poll(OperationHandle handle);
   OperationStatus wait(OperationHandle handle, std::uint32_t timeout_ms);
