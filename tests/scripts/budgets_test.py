@@ -11,13 +11,15 @@ def found(text):
 
 class Functions(unittest.TestCase):
     def test_length_runs_from_signature_to_closing_brace(self):
-        self.assertEqual(found("namespace a {\nint f(int x,\n      int y) {\n  if (x) {\n  }\n  return y;\n}\n}\n"), [(2, 6, 2)])
+        text = "namespace a {\nint f(int x,\n      int y) {\n  if (x) {\n  }\n  return y;\n}\n}\n"
+        self.assertEqual(found(text), [(2, 6, 2)])
 
     def test_comments_and_literals_hide_their_braces(self):
         self.assertEqual(found('void f() {\n  // }\n  g("}", \'}\', R"x(})x");\n  /* } */\n}\n'), [(1, 5, 0)])
 
     def test_members_and_initialiser_lists(self):
-        text = "class A {\n public:\n  A(int a, int b) : a_{a}, b_(b) {\n    g();\n  }\n  int a_ = 1;\n  int f() const { return a_; }\n};\n"
+        text = "class A {\n public:\n  A(int a, int b) : a_{a}, b_(b) {\n    g();\n  }\n"
+        text += "  int a_ = 1;\n  int f() const { return a_; }\n};\n"
         self.assertEqual(found(text), [(3, 3, 2), (7, 1, 0)])
 
     def test_types_and_tables_are_no_functions(self):

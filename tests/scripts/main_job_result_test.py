@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import unittest
-from pathlib import Path
 
 import main_job_result
 
