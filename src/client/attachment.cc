@@ -1,5 +1,7 @@
 #include "client/attachment.h"
 
+#include <sys/socket.h>
+
 #include <chrono>
 #include <cstring>
 
@@ -29,6 +31,11 @@ Result<std::unique_ptr<Attachment>> Attachment::open(const Target& target) {
   return made;
 }
 
+// A forked child may hold a copy of the socket: closing ours would tell the Manager nothing.
+Attachment::~Attachment() {
+  ::shutdown(socket_.fd(), SHUT_RDWR);
+}
+
 Status Attachment::greet() {
   const int timeout = static_cast<int>(target_.timeout_ms);
   wire::Buffer frame;
@@ -56,10 +63,25 @@ void Attachment::lose() {
 
 // ---- commands ----
 
+// The time that others take counts, or a silent Manager would hold a queue of threads for
+// one deadline each.
 Result<wire::Buffer> Attachment::call(wire::Opcode opcode, const Encode& encode, std::uint32_t timeout_ms) {
-  std::lock_guard lock(call_mutex_);
-  if (lost()) return reconnect("the Manager is gone");
   const TimePoint deadline = monotonic_now() + milliseconds(timeout_ms);
+  std::unique_lock lock(call_mutex_);
+  if (!call_ended_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] { return !calling_; }))
+    return reconnect("the Manager did not answer the calls before this one in time");
+  calling_ = true;
+  lock.unlock();
+  auto result = call_in_turn(opcode, encode, deadline);
+  lock.lock();
+  calling_ = false;
+  call_ended_.notify_one();
+  return result;
+}
+
+Result<wire::Buffer> Attachment::call_in_turn(wire::Opcode opcode, const Encode& encode,
+                                              TimePoint deadline) {
+  if (lost()) return reconnect("the Manager is gone");
   wire::Command command{opcode, next_request_++, hello_.epoch, 0, 0};
   request_.clear();
   if (encode) {

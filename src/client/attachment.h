@@ -40,6 +40,7 @@ class Attachment {
     std::uint32_t spins = 64;
   };
   static Result<std::unique_ptr<Attachment>> open(const Target& target);
+  ~Attachment();
 
   Incarnation incarnation() const { return hello_.incarnation; }
   shm::ClientChannel& channel() { return *channel_; }
@@ -80,6 +81,7 @@ class Attachment {
   Attachment(Target target, shm::Socket socket, shm::Peer peer)
       : target_(std::move(target)), socket_(std::move(socket)), peer_(std::move(peer)) {}
   Status greet();
+  Result<wire::Buffer> call_in_turn(wire::Opcode opcode, const Encode& encode, TimePoint deadline);
   // Takes what has come, late replies included; the answer to `request` if it was there.
   std::optional<wire::Reply> take_replies(std::uint64_t request);
   // nullopt: no answer in time, or lost.
@@ -95,6 +97,8 @@ class Attachment {
   std::atomic<bool> lost_{false}, ready_{false};
 
   std::mutex call_mutex_;
+  std::condition_variable call_ended_;
+  bool calling_ = false;  // the rest of this part is the caller's whose turn it is
   wire::Buffer request_;
   std::uint64_t next_request_ = 1;
   std::uint32_t free_slots_ = 0;                 // bit = descriptor slot; a timed-out call keeps its own

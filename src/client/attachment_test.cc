@@ -62,6 +62,30 @@ TEST(Attachment, AnAnsweredRefusalKeepsNoSlot) {
   }
 }
 
+TEST(Attachment, AQueueOfCallersWaitsOneDeadlineForASilentManager) {
+  FakeManager manager;
+  auto link = manager.attach();
+  const TimePoint before = monotonic_now();
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 8; ++i)
+    callers.emplace_back([&] {
+      const auto reply = link->call(wire::Opcode::kRelease, kRelease, 300);
+      EXPECT_EQ(reply.error().code(), Code::kReconnect);
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_LT((monotonic_now() - before).ns, milliseconds(1500).ns);
+}
+
+// A forked child of the engine keeps a copy of the socket for as long as it lives.
+TEST(Attachment, TheManagerSeesTheEndThoughTheSocketWasCopied) {
+  FakeManager manager;
+  auto link = manager.attach();
+  const int copy = ::dup(link->socket().fd());
+  link.reset();
+  EXPECT_EQ(manager.peer().receive_within(5000).error().code(), Code::kReconnect);
+  ::close(copy);
+}
+
 TEST(Attachment, SlotsOfTimedOutCallsComeBackWithTheirLateReplies) {
   FakeManager manager;
   auto link = manager.attach();
