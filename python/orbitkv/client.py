@@ -48,7 +48,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Registration:
-    """Registered memory. Keeps the tensors alive; survives a Manager restart."""
+    """Registered memory, kept alive by the client until unregister(); survives a Manager restart."""
 
     handle: int
     layers: tuple[Layer, ...] = field(repr=False)
@@ -136,6 +136,8 @@ class CacheManagerClient:
         self.instance_id = instance_id
         self._timeout_ms = timeout_ms
         self._core = _core.Client(options)
+        # Behind the core, so that it goes after it: what the native side reads and writes.
+        self._registered: dict[int, Any] = {}
 
     @staticmethod
     def hashes(items: Iterable[bytes] | bytes) -> BlockHashes:
@@ -165,13 +167,18 @@ class CacheManagerClient:
         spec.num_blocks, spec.block_tokens = num_blocks, block_tokens
         for group in groups:
             spec.add_group(group.id, group.shard, group.shards, group.writer)
+        held = []
         for layer in layers:
-            address, size = _memory_of(layer.tensor)
+            address, size, owner = _memory_of(layer.tensor)
             spec.add_layer(_layer_spec(layer, size), address)
-        return Registration(self._core.register_rank(spec), tuple(layers))
+            held.append(owner)
+        registration = Registration(self._core.register_rank(spec), tuple(layers))
+        self._registered[registration.handle] = held
+        return registration
 
     def unregister(self, registration: Registration) -> None:
         self._core.unregister(registration.handle)
+        self._registered.pop(registration.handle, None)
 
     # ---- lookup ----
 
@@ -314,14 +321,23 @@ def _layer_spec(layer: Layer, size: int) -> _core.LayerSpec:
     return spec
 
 
-def _memory_of(tensor: Any) -> tuple[int, int]:
-    """Address of the first element and the bytes from there to the end of the allocation."""
+def _memory_of(tensor: Any) -> tuple[int, int, Any]:
+    """Address of the first element, the bytes from there to the end of the allocation, and
+    what keeps them where they are."""
     if hasattr(tensor, "untyped_storage"):
+        if tensor.device.type != "cpu":
+            raise ValueError(f"a layer lies on {tensor.device}; this build has the host copier only")
         skipped = tensor.storage_offset() * tensor.element_size()
-        return tensor.data_ptr(), tensor.untyped_storage().nbytes() - skipped
+        return tensor.data_ptr(), tensor.untyped_storage().nbytes() - skipped, tensor
     if hasattr(tensor, "__array_interface__"):
-        return tensor.__array_interface__["data"][0], tensor.nbytes
+        interface = tensor.__array_interface__
+        if interface["data"][1]:
+            raise ValueError("the memory of a layer must be writable")
+        if interface.get("strides") is not None:
+            raise ValueError("the memory of a layer must be contiguous")
+        return interface["data"][0], tensor.nbytes, tensor
     memory = memoryview(tensor).cast("B")
     if memory.readonly:
         raise ValueError("the memory of a layer must be writable")
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory)), memory.nbytes
+    first = ctypes.c_char.from_buffer(memory)  # while it lives the owner can neither move nor close it
+    return ctypes.addressof(first), memory.nbytes, first

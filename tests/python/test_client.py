@@ -1,11 +1,13 @@
 """The client's contract, for the real client and for the fake that connector tests use."""
 
+import gc
 import os
 import pickle
 import select
 import signal
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -245,6 +247,36 @@ def test_errors_say_what_to_do(real):
         layer = Layer("layer0", 0, 0, memory[0], PAGE, 1, PAGE)
         with pytest.raises(RejectedError, match="layer0"):
             client.register('{"v":1}', 0, 1, "cpu:0", [layer], BLOCKS + 1, 16)
+
+
+def test_memory_that_cannot_be_a_layer_is_refused(real):
+    with CacheManagerClient(real.socket, os.urandom(16)) as client:
+
+        def register_one(memory):
+            client.register('{"v":1}', 0, 1, "cpu:0", [Layer("l", 0, 0, memory, PAGE, 1, PAGE)], BLOCKS, 16)
+
+        with pytest.raises(ValueError, match="writable"):
+            register_one(np.frombuffer(bytes(BLOCKS * PAGE), dtype=np.uint8))
+        # One byte of memory that says it has 64 KiB.
+        with pytest.raises(ValueError, match="contiguous"):
+            register_one(np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (BLOCKS * PAGE,), (0,)))
+        memory = bytearray(BLOCKS * PAGE)
+        register_one(memory)
+        with pytest.raises(BufferError):
+            memory.extend(b"moved")
+
+
+def test_registered_memory_outlives_the_callers_names(real):
+    with CacheManagerClient(real.socket, os.urandom(16)) as client:
+        memory = pages(1)
+        alive = weakref.ref(memory)
+        registration = register(client, memory)
+        same = type(registration)(registration.handle, ())
+        del memory, registration
+        gc.collect()
+        assert alive() is not None
+        client.unregister(same)
+        assert alive() is None
 
 
 def test_streams_and_events_are_refused_where_there_is_no_device(real):
