@@ -94,7 +94,7 @@ Result<Run> restore_once(const TransferCase& what, BenchEngine& engine, CopyCeil
         to_status(engine.client().start_restore(engine.registration(), {&load, 1}, handle)));
     ORBITKV_RETURN_IF_ERROR(finish(engine.client(), handle));
     ours.add(monotonic_now() - start);
-    for (std::uint32_t b = 0; b < what.blocks; b += 61)
+    for (std::uint32_t b = 0; b < what.blocks; ++b)
       if (engine.wrong_bytes(hashes[b], blocks[b]) != 0) return bug("a restored block has wrong bytes");
     theirs.add(ceiling.copy((set + sets / 2) % sets));
   }
@@ -120,9 +120,20 @@ Result<Run> publish_once(const TransferCase& what, BenchEngine& engine, CopyCeil
     theirs.add(ceiling.copy((set + sets / 2) % sets));
   }
   // What was published last must come back as it was.
-  const auto hashes = hashes_from(next - what.blocks, what.blocks, 2);
-  ORBITKV_ASSIGN_OR_RETURN(auto lease, engine.lease(hashes));
-  ORBITKV_RETURN_IF_ERROR(to_status(engine.client().release(lease)));
+  const std::uint32_t set = (what.samples - 1) % sets;
+  const auto blocks = blocks_of_set(what, set);
+  for (const std::uint32_t block : blocks)
+    for (std::uint32_t part = 0; part < what.shape.layers * what.shape.components; ++part)
+      std::memset(engine.page(part, block).data(), 0xEE, what.shape.page_bytes);
+  ORBITKV_ASSIGN_OR_RETURN(auto lease, engine.lease(hashes_from(next - what.blocks, what.blocks, 2)));
+  const client::Load load{lease, 0, blocks};
+  client::OperationHandle handle;
+  ORBITKV_RETURN_IF_ERROR(
+      to_status(engine.client().start_restore(engine.registration(), {&load, 1}, handle)));
+  ORBITKV_RETURN_IF_ERROR(finish(engine.client(), handle));
+  for (const std::uint32_t block : blocks)
+    if (engine.wrong_bytes(hash_of(block), block) != 0)
+      return bug("a published block came back with wrong bytes");
   return make_run(ours, theirs, what.blocks * engine.block_bytes());
 }
 
@@ -132,21 +143,7 @@ Status run_case(const Options& options, const TransferCase& what, bool restore) 
   client.inline_copies = what.inline_copies;
   ORBITKV_ASSIGN_OR_RETURN(auto engine, BenchEngine::attach(*manager, what.shape, client));
   for (std::uint32_t b = 0; b < what.shape.blocks; ++b) engine->fill(hash_of(b), b);
-  const auto hashes = hashes_from(0, what.shape.blocks);
-  const auto blocks = [&] {
-    std::vector<std::uint32_t> all(what.shape.blocks);
-    std::iota(all.begin(), all.end(), 0);
-    return all;
-  }();
-  for (int tries = 0;; ++tries) {
-    ORBITKV_RETURN_IF_ERROR(engine->save(hashes, blocks));
-    client::Candidates found;
-    ORBITKV_RETURN_IF_ERROR(
-        to_status(engine->client().query_candidates(engine->instance(), hashes, "resident?", 0, found)));
-    if (found.hit_blocks == hashes.size()) break;
-    if (tries == 500) return bug("the Manager's pool did not become ready");
-    usleep(20'000);
-  }
+  ORBITKV_RETURN_IF_ERROR(engine->make_resident(what.shape.blocks));
   CopyCeiling ceiling(*engine, what);
   pin_thread(usable_cpus()[0]);
   std::vector<Run> runs;

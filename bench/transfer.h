@@ -1,6 +1,7 @@
 // `orbitkv bench restore` and `publish`: one operation of the client, from the call to
 // its verified end, beside memcpy of the same bytes. The lease or the fresh hashes are
-// prepared off the clock; every case ends by comparing bytes.
+// prepared off the clock. Every restore is compared byte by byte, of a run of publishes the
+// last one.
 #pragma once
 
 #include "bench/harness.h"

@@ -15,7 +15,9 @@ inline constexpr std::uint32_t kRingEntries = 64;      // commands in flight, a 
 inline constexpr std::uint32_t kDescriptorSlots = 16;  // frames in flight, a session
 inline constexpr std::uint32_t kDescriptorSlotBytes = 64 * 1024;
 inline constexpr std::uint32_t kPlanBankBytes = 1024 * 1024;
-inline constexpr std::uint32_t kErrorTextBytes = 88;      // each side, in a grant record
+inline constexpr std::uint32_t kErrorTextBytes = 88;  // each side, in a grant record
+inline constexpr std::uint32_t kHandlesKept =
+    64 * 1024;  // ended operations that a client's user has not dropped
 inline constexpr std::uint32_t kRestoresPerDevice = 128;  // admitted and not yet reaped
 
 // Metadata: hashes and page lists that the Manager holds for a session's operations.
@@ -45,6 +47,7 @@ inline constexpr std::uint32_t kFragmentsPerRegistration = 8192;  // over its gr
 inline constexpr std::uint32_t kQueriesPerSession = 1024;  // live request ids with a lease
 inline constexpr std::uint32_t kLeases = 16 * 1024;
 inline constexpr std::uint32_t kInstances = 64;
+inline constexpr std::uint32_t kBlocks = 1u << 30;  // entries of the block table (--max-blocks)
 inline constexpr std::uint32_t kNamespaces = 1024;
 inline constexpr std::uint32_t kRegistrationsPerSession = 16;
 inline constexpr std::uint32_t kInflightImages = 64 * 1024;  // unsealed block images, Manager

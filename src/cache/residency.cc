@@ -15,7 +15,6 @@ constexpr std::size_t kWindow = limits::kProbeWindow;
 // enough to stay within the CPU's outstanding misses.
 constexpr std::size_t kAhead = 12;
 constexpr std::uint64_t kNoCell = ~std::uint64_t{0};
-constexpr std::uint32_t kMaxBlocks = 1u << 30;
 
 std::uint64_t fold(std::uint64_t a, std::uint64_t b) {
   const auto p = static_cast<unsigned __int128>(a) * b;
@@ -46,7 +45,7 @@ Residency::Residency(const Config& config)
       hot_(max_blocks_),
       cold_(max_blocks_),
       index_(homes_ + kWindow) {
-  ORBITKV_CHECK(max_blocks_ > 0 && max_blocks_ <= kMaxBlocks, "max_blocks must be 1 .. 2^30");
+  ORBITKV_CHECK(max_blocks_ > 0 && max_blocks_ <= limits::kBlocks, "max_blocks must be 1 .. 2^30");
 }
 
 std::uint64_t Residency::hash_key(std::uint64_t mix, const BlockHash& hash) const {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 
 #include "base/limits.h"
 #include "base/text.h"
@@ -71,15 +72,24 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 std::unique_ptr<Client> Client::open(const Options& options, Outcome& outcome) {
   register_fork_handler();
-  if (options.timeout_ms == 0 || options.name.size() > 128) {
-    outcome = {Action::kReject, "timeout_ms must be above 0 and the name at most 128 bytes"};
+  const auto printable = [](char c) { return c >= 0x20 && c < 0x7F; };
+  if (options.timeout_ms == 0 || options.name.size() > limits::kPeerNameBytes ||
+      !std::all_of(options.name.begin(), options.name.end(), printable)) {
+    outcome = {Action::kReject,
+               format_text("timeout_ms must be above 0 and the name at most %u bytes of ASCII",
+                           limits::kPeerNameBytes)};
     return nullptr;
   }
-  auto impl = std::make_unique<Impl>(options);
-  Status started = impl->io.start();
-  outcome = outcome_of(started);
-  if (!started.ok()) return nullptr;
-  return std::unique_ptr<Client>(new Client(std::move(impl)));
+  try {
+    auto impl = std::make_unique<Impl>(options);
+    Status started = impl->io.start();
+    outcome = outcome_of(started);
+    if (!started.ok()) return nullptr;
+    return std::unique_ptr<Client>(new Client(std::move(impl)));
+  } catch (const std::system_error& error) {
+    outcome = {Action::kRetry, format_text("the client's threads cannot start: %s", error.what())};
+    return nullptr;
+  }
 }
 
 Client::~Client() {
@@ -134,11 +144,16 @@ Outcome Client::unregister(RegistrationHandle registration) {
   auto it = impl_->registry.entries.find(registration.value);
   if (it == impl_->registry.entries.end()) return {Action::kReject, "unknown registration handle"};
   Entry& entry = *it->second;
+  if (entry.closing) return {Action::kReject, "the registration is being unregistered by another thread"};
   entry.closing = true;
   lock.unlock();
   const TimePoint deadline = monotonic_now() + milliseconds(impl_->options.timeout_ms);
   while (entry.open_parts.load(std::memory_order_acquire) > 0) {
-    if (monotonic_now() > deadline) return {Action::kRetry, "operations of the registration are still open"};
+    if (monotonic_now() > deadline) {
+      lock.lock();
+      entry.closing = false;
+      return {Action::kRetry, "operations of the registration are still open; wait for them and try again"};
+    }
     usleep(200);
   }
   Outcome outcome;
@@ -257,30 +272,35 @@ Outcome Client::start_restore(RegistrationHandle registration, std::span<const L
 }
 
 OperationStatus Client::poll(OperationHandle handle) {
+  if (!impl_->here()) return {true, false, 0, forked().message()};
   return impl_->operations.poll(handle);
 }
 OperationStatus Client::wait(OperationHandle handle, std::uint32_t timeout_ms) {
+  if (!impl_->here()) return {true, false, 0, forked().message()};
   return impl_->operations.wait(handle, timeout_ms);
 }
 std::vector<OperationHandle> Client::take_completed() {
+  if (!impl_->here()) return {};
   return impl_->operations.take_completed();
 }
 int Client::completion_fd() const {
   return impl_->operations.completion_fd();
 }
 void Client::drop(OperationHandle handle) {
-  impl_->operations.drop(handle);
+  if (impl_->here()) impl_->operations.drop(handle);
 }
 
 // ---- health ----
 
 Health Client::health() const {
+  if (!impl_->here()) return {false, 0, 0, 0, forked().message()};
   const IoThread::State state = impl_->io.state();
   return {state.connected, state.incarnation, state.reconnects, impl_->operations.open_count(),
           state.message};
 }
 
 bool Client::peer_alive() const {
+  if (!impl_->here()) return false;
   auto link = impl_->link.use();
   return link && !shm::process_ended(link->peer().pidfd);
 }

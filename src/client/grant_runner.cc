@@ -41,7 +41,10 @@ std::optional<PartOutcome> GrantRunner::step(Attachment& link, const Part& part,
       return PartOutcome{false, 0, failure.text};
     }
     case RecordState::kGranted: break;
-    default: return PartOutcome{false, 0, "the grant record is in a state that this side never left it in"};
+    default:
+      link.lose();
+      return PartOutcome{false, 0,
+                         "the grant record holds a state of nobody's making; the session is given up"};
   }
   if (link.lost()) return PartOutcome{false, 0, "the Manager is gone; nothing was copied"};
   shm::GrantFields fields{};
@@ -198,8 +201,11 @@ PartOutcome GrantRunner::finish(Attachment& link, const Part& part, const shm::G
   link.channel().write_client_result(part.ref.record, code, static_cast<std::uint32_t>(bytes_.size()),
                                      outcome.message);
   fault_hit(FaultPoint::kClientBeforeDrained);
-  link.channel().exchange(part.ref.record, {part.ref.operation, RecordState::kActive},
-                          {part.ref.operation, RecordState::kDrained});
+  const shm::RecordWord active{part.ref.operation, RecordState::kActive};
+  if (link.channel().exchange(part.ref.record, active, {part.ref.operation, RecordState::kDrained})) {
+    link.lose();
+    return {false, 0, "the grant record changed under a running copy; the session is given up"};
+  }
   fault_hit(FaultPoint::kClientAfterDrained);
   link.channel().mark_dirty(part.ref.record);
   link.channel().ring_manager();

@@ -14,7 +14,6 @@ namespace orbitkv::client {
 namespace {
 constexpr int kFirstBackoffMs = 100;
 constexpr int kMaxBackoffMs = 2000;
-constexpr std::uint32_t kRegisterWithinMs = 30'000;
 
 // Every lifecycle reply starts its body with the request it answers.
 std::uint64_t request_of(const wire::FrameView& frame) {
@@ -112,7 +111,7 @@ Status IoThread::register_all(Attachment& link) {
 // A call on a session that no other thread knows yet; slab offers come in between.
 Result<wire::Buffer> IoThread::call_now(Attachment& link, std::uint64_t request, const wire::Buffer& frame) {
   ORBITKV_RETURN_IF_ERROR(link.socket().send_within(frame, {}, static_cast<int>(target_.timeout_ms)));
-  const TimePoint deadline = monotonic_now() + milliseconds(kRegisterWithinMs);
+  const TimePoint deadline = monotonic_now() + milliseconds(target_.timeout_ms);
   while (monotonic_now() < deadline) {
     ORBITKV_ASSIGN_OR_RETURN(auto message,
                              link.socket().receive_within(static_cast<int>(target_.timeout_ms)));

@@ -6,25 +6,19 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/limits.h"
 
 namespace orbitkv::client {
-namespace {
-// A user who never asks for completions keeps at most this many; the oldest go first.
-constexpr std::size_t kCompletedKept = 64 * 1024;
-}  // namespace
-
 OperationTable::OperationTable() : completion_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 OperationHandle OperationTable::open(std::uint32_t parts) {
   std::lock_guard lock(mutex_);
   const OperationHandle handle{next_++};
   states_[handle.value].parts_left = parts;
-  if (parts > 0) {
+  if (parts > 0)
     ++open_;
-  } else {
-    completed_.push_back(handle);
-    eventfd_write(completion_.get(), 1);
-  }
+  else
+    complete(handle);
   return handle;
 }
 
@@ -47,11 +41,25 @@ void OperationTable::finish_part(OperationHandle handle, const PartOutcome& outc
   if (state.dropped) {
     states_.erase(it);
   } else {
-    if (completed_.size() == kCompletedKept) completed_.erase(completed_.begin());
-    completed_.push_back(handle);
-    eventfd_write(completion_.get(), 1);
+    complete(handle);
   }
   ended_.notify_all();
+}
+
+// A user who never drops handles or asks for completions keeps a bounded number of them.
+void OperationTable::complete(OperationHandle handle) {
+  if (completed_.size() == limits::kHandlesKept) completed_.pop_front();
+  completed_.push_back(handle);
+  eventfd_write(completion_.get(), 1);
+  if (states_.size() > limits::kHandlesKept) forget_oldest();
+}
+
+void OperationTable::forget_oldest() {
+  for (auto it = states_.begin(); it != states_.end(); ++it) {
+    if (it->second.parts_left > 0) continue;
+    states_.erase(it);
+    return;
+  }
 }
 
 OperationStatus OperationTable::status_of(OperationHandle handle) const {
@@ -83,7 +91,9 @@ std::vector<OperationHandle> OperationTable::take_completed() {
   std::lock_guard lock(mutex_);
   eventfd_t count = 0;
   eventfd_read(completion_.get(), &count);
-  return std::exchange(completed_, {});
+  std::vector<OperationHandle> taken(completed_.begin(), completed_.end());
+  completed_.clear();
+  return taken;
 }
 
 void OperationTable::drop(OperationHandle handle) {

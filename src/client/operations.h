@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -62,12 +63,14 @@ class OperationTable {
     bool dropped = false;
     std::string message;
   };
-  OperationStatus status_of(OperationHandle handle) const;  // lock held
+  OperationStatus status_of(OperationHandle handle) const;  // lock held, like the two below
+  void complete(OperationHandle handle);
+  void forget_oldest();
 
   std::mutex mutex_;
   std::condition_variable ended_;
   std::map<std::uint64_t, State> states_;
-  std::vector<OperationHandle> completed_;  // not taken yet, <= kCompletedKept
+  std::deque<OperationHandle> completed_;  // not taken yet, <= limits::kHandlesKept
   std::uint64_t next_ = 1;
   std::uint32_t open_ = 0;
   UniqueFd completion_;

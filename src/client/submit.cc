@@ -9,7 +9,15 @@ namespace orbitkv::client {
 namespace {
 // Up to here a copy costs less than waking another thread for it.
 constexpr std::uint64_t kInlineBytes = 260 * 1024;
+// A save may have to wait for another publisher of the same blocks; nobody waits for a
+// save. A restore holds a request up.
+constexpr Duration kSaveGrantWithin = seconds(10);
 }  // namespace
+
+Duration Submitter::grant_within(const Part& part) const {
+  const Duration call = milliseconds(options_.timeout_ms);
+  return part.kind == model::PlanKind::kSave ? std::max(call, kSaveGrantWithin) : call;
+}
 
 Submitter::Submitter(Link& link, OperationTable& operations, Executor& executor, Registry& registry,
                      const Options& options)
@@ -97,7 +105,7 @@ Status Submitter::run(RegistrationHandle registration, std::vector<Draft> drafts
     drafts[i].part->handle = out;
     drafts[i].part->ref = (*refs)[i];
     drafts[i].part->session = link->epoch();
-    drafts[i].part->deadline = monotonic_now() + milliseconds(options_.timeout_ms);
+    drafts[i].part->deadline = monotonic_now() + grant_within(*drafts[i].part);
   }
   for (std::uint32_t i = 0; i < parts; ++i) {
     Status sent = send(*link.get(), drafts[i]);

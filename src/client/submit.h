@@ -43,6 +43,7 @@ class Submitter {
   Status send(Attachment& link, Draft& draft);
   void encode(const Draft& draft, wire::Buffer& frame) const;
   bool small(const Part& part) const;
+  Duration grant_within(const Part& part) const;
   void run_inline(Attachment& link, std::unique_ptr<Part> part);
 
   Link& link_;

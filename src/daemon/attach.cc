@@ -140,7 +140,7 @@ void Manager::adopt(Session& session) {
     watched = loop_->add(session.peer().pidfd.get(), rt::kReadable,
                          [this, id](rt::Ready) { on_process_ended(id); });
   if (watched.ok()) watched = loop_->add(session.channel().wake_fd(), rt::kReadableEdge, [](rt::Ready) {});
-  ORBITKV_CHECK(watched.ok(), "epoll refuses a descriptor of a new session");
+  if (!watched.ok()) return close_session(session, watched.error().message().c_str());
   ORBITKV_INFO("session %u attached: %s, pid %d", id.value, session.name().c_str(), session.peer().pid);
   offer_slabs(session);
 }

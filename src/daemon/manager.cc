@@ -119,7 +119,10 @@ bool Manager::take_receipts(Session& session, bool all_records, TimePoint now) {
 }
 
 bool Manager::serve(Session& session, bool all_records, TimePoint now) {
-  if (session.poisoned()) return false;
+  if (session.poisoned()) {
+    close_session(session, "it broke the protocol");  // perhaps seen while another was served
+    return false;
+  }
   bool busy = take_receipts(session, all_records, now);
   if (session.life == Session::Life::kOpen)
     busy |= serve_commands(session, now);

@@ -80,7 +80,7 @@ class WorkerSide:
                 self._loads[task.req_id] = handle
 
     def _start_load(self, task: LoadTask) -> Any:
-        if not self._ready():
+        if not self._ready() or not self._availability.may_try():
             return None
         try:
             handle = self._client.start_restore(self._registration, [(task.lease, [task.blocks])])

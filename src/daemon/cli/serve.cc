@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/limits.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "daemon/cli/commands.h"
@@ -54,6 +55,8 @@ Result<ServeOptions> check_together(const ServeFlags& flags) {
   if (!flags.prefault && options.pool.huge_pages == mem::HugePages::kOn)
     return reject("--hugepages on needs --prefault: pages become huge before a slab is offered");
   ORBITKV_RETURN_IF_ERROR(check_durations(flags));
+  if (flags.max_blocks > limits::kBlocks)
+    return reject(format_text("--max-blocks is at most %u, not %u", limits::kBlocks, flags.max_blocks));
   options.core.max_blocks = flags.max_blocks ? flags.max_blocks : default_max_blocks(options.pool.bytes);
   options.core.lease_ttl = seconds(flags.lease_ttl_s);
   options.core.publish_wait = milliseconds(flags.publish_wait_ms);
