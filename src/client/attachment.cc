@@ -79,8 +79,7 @@ Result<wire::Buffer> Attachment::call(wire::Opcode opcode, const Encode& encode,
   return result;
 }
 
-Result<wire::Buffer> Attachment::call_in_turn(wire::Opcode opcode, const Encode& encode,
-                                              TimePoint deadline) {
+Result<wire::Buffer> Attachment::call_in_turn(wire::Opcode opcode, const Encode& encode, TimePoint deadline) {
   if (lost()) return reconnect("the Manager is gone");
   wire::Command command{opcode, next_request_++, hello_.epoch, 0, 0};
   request_.clear();
