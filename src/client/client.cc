@@ -17,6 +17,9 @@
 namespace orbitkv::client {
 namespace {
 
+constexpr std::uint32_t kMostTimeoutMs = 24 * 3600 * 1000;  // poll() takes an int
+constexpr std::uint32_t kMostSpins = 1'000'000;             // spins look at no clock
+
 // A forked child must not touch what its parent shares with a Manager.
 std::atomic<int> g_forks{0};
 void count_fork() {
@@ -72,6 +75,11 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 std::unique_ptr<Client> Client::open(const Options& options, Outcome& outcome) {
   register_fork_handler();
+  if (options.timeout_ms > kMostTimeoutMs || options.spin_iterations > kMostSpins) {
+    outcome = {Action::kReject, format_text("timeout_ms is at most %u and spin_iterations at most %u",
+                                            kMostTimeoutMs, kMostSpins)};
+    return nullptr;
+  }
   const auto printable = [](char c) { return c >= 0x20 && c < 0x7F; };
   if (options.timeout_ms == 0 || options.name.size() > limits::kPeerNameBytes ||
       !std::all_of(options.name.begin(), options.name.end(), printable)) {
@@ -125,6 +133,7 @@ Outcome Client::wait_connected(std::uint32_t timeout_ms) {
 
 Outcome Client::register_rank(const Registration& registration, RegistrationHandle& out) {
   if (!impl_->here()) return outcome_of(forked());
+  if (impl_->closed) return {Action::kReconnect, "the client is closed"};
   std::lock_guard lock(impl_->registry.mutex);
   auto entry = make_entry(registration, impl_->registry.next);
   if (!entry.ok()) return outcome_of(entry);
@@ -280,7 +289,7 @@ OperationStatus Client::wait(OperationHandle handle, std::uint32_t timeout_ms) {
   return impl_->operations.wait(handle, timeout_ms);
 }
 std::vector<OperationHandle> Client::take_completed() {
-  if (!impl_->here()) return {};
+  if (!impl_->here()) return {};  // the eventfd is the parent's too
   return impl_->operations.take_completed();
 }
 int Client::completion_fd() const {

@@ -50,6 +50,9 @@ void IoThread::stop() {
   }
   eventfd_write(wake_.get(), 1);
   if (thread_.joinable()) thread_.join();
+  std::lock_guard lock(mutex_);
+  state_.connected = false;
+  state_.message = "the client is closed";
 }
 
 bool IoThread::wait_connected(std::uint32_t timeout_ms) {

@@ -249,6 +249,25 @@ def test_errors_say_what_to_do(real):
             client.register('{"v":1}', 0, 1, "cpu:0", [layer], BLOCKS + 1, 16)
 
 
+def test_a_closed_client_says_so(real):
+    client = CacheManagerClient(real.socket, os.urandom(16))
+    client.wait_connected(10)
+    registration = register(client, pages(1))
+    client.close()
+    assert not client.health().connected and "closed" in client.health().message
+    for call in (client.wait_connected, client.status, lambda: register(client, pages(1))):
+        with pytest.raises(ManagerUnavailableError):
+            call()
+    with pytest.raises(SaveNotSubmittedError):
+        client.save(registration, [(0, [1], [key(1)])])
+
+
+@pytest.mark.parametrize("option", ["timeout_ms", "spin_iterations"])
+def test_waits_without_an_end_are_refused(real, option):
+    with pytest.raises(RejectedError, match=option):
+        CacheManagerClient(real.socket, os.urandom(16), **{option: 2**31})
+
+
 def test_memory_that_cannot_be_a_layer_is_refused(real):
     with CacheManagerClient(real.socket, os.urandom(16)) as client:
 
