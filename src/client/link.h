@@ -2,7 +2,9 @@
 // it; the I/O thread swaps it exclusively, after everything on the old one has ended.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <shared_mutex>
 
 #include "client/attachment.h"
@@ -25,16 +27,26 @@ class Link {
     Attachment* now_;
   };
 
-  Use use() { return Use(mutex_, current_); }
+  Use use() {
+    if (swapping_.load(std::memory_order_relaxed)) std::lock_guard turn(gate_);
+    return Use(mutex_, current_);
+  }
   // I/O thread only.
   Attachment* mine() { return current_.get(); }
   void swap(std::unique_ptr<Attachment> next) {
+    std::lock_guard turn(gate_);
+    swapping_.store(true, std::memory_order_relaxed);
     std::unique_lock lock(mutex_);
     current_.swap(next);
     lock.unlock();
+    swapping_.store(false, std::memory_order_relaxed);
   }
 
  private:
+  // A shared mutex prefers readers: threads that retry without a pause would keep a swap
+  // out for ever. While one waits, who comes new waits behind it.
+  std::mutex gate_;
+  std::atomic<bool> swapping_{false};
   std::shared_mutex mutex_;
   std::unique_ptr<Attachment> current_;
 };
