@@ -1,5 +1,6 @@
 // How a client becomes a session: accept, hello, credentials, session memory.
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -23,8 +24,9 @@ void Manager::refuse(shm::Socket& socket, const Error& why) {
 void Manager::on_connection() {
   for (int i = 0; i < 8; ++i) {
     auto accepted = listener_->accept();
-    if (!accepted.ok()) return ORBITKV_WARN("accept: %s", accepted.error().message().c_str());
+    if (!accepted.ok()) return pause_listening(accepted.error());
     if (!accepted->has_value()) return;
+    said_accept_failure_ = false;
     shm::Socket socket = std::move(**accepted);
     auto peer = shm::authenticate_peer(socket);
     if (!peer.ok()) {
@@ -45,6 +47,19 @@ void Manager::on_connection() {
     }
     visitors_.push_back(std::move(visitor));
   }
+}
+
+// What waits at the listener keeps it readable: without a pause the loop would spin on it.
+void Manager::pause_listening(const Error& why) {
+  if (!std::exchange(said_accept_failure_, true)) ORBITKV_WARN("accept: %s", why.message().c_str());
+  loop_->remove(listener_->fd());
+  listening_ = false;
+}
+
+void Manager::listen_again() {
+  if (listening_) return;
+  Status added = loop_->add(listener_->fd(), rt::kReadable, [this](rt::Ready) { on_connection(); });
+  listening_ = added.ok();
 }
 
 void Manager::drop_visitor(int fd) {
@@ -103,7 +118,13 @@ void Manager::greet(Visitor& visitor, const wire::Hello& hello) {
 
 Status Manager::make_session(Visitor& visitor, const wire::Hello& hello) {
   if (draining_) return reconnect("the Manager is shutting down");
-  const auto slot = std::find(sessions_.begin(), sessions_.end(), nullptr);
+  auto slot = std::find(sessions_.begin(), sessions_.end(), nullptr);
+  if (slot == sessions_.end()) {
+    // Those that said goodbye since the last tick are gone already.
+    const std::vector<SessionId> ids = live_;
+    for (SessionId old : ids) collect(*sessions_[old.value]);
+    slot = std::find(sessions_.begin(), sessions_.end(), nullptr);
+  }
   if (slot == sessions_.end())
     return busy(
         format_text("all %u sessions are taken; close an engine or wait until an ended one is collected",

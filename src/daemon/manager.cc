@@ -43,7 +43,6 @@ Status Manager::start() {
   cache::Ports& ports = *this;
   core_ = std::make_unique<cache::Core>(options_.core, *pool_, ports);
   commands_ = std::make_unique<CommandServer>(*core_);
-  ORBITKV_RETURN_IF_ERROR(loop_->add(listener_->fd(), rt::kReadable, [this](rt::Ready) { on_connection(); }));
   ORBITKV_RETURN_IF_ERROR(loop_->add(pool_->ready_fd(), rt::kReadable, [this](rt::Ready) { tick(); }));
   loop_->every(kTick, [this] { tick(); });
   tick();
@@ -313,6 +312,7 @@ void Manager::collect(Session& session) {
 
 void Manager::tick() {
   const TimePoint now = monotonic_now();
+  listen_again();
   for (const mem::SlabInfo& slab : pool_->collect_offered()) offered_.push_back(slab);
   const std::vector<SessionId> ids = live_;
   for (SessionId id : ids) {

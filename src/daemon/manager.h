@@ -69,6 +69,8 @@ class Manager final : private rt::Poller, private cache::Ports {
 
   // Attach (attach.cc).
   void on_connection();
+  void pause_listening(const Error& why);
+  void listen_again();
   void on_visitor(int fd);
   void drop_visitor(int fd);
   void greet(Visitor& visitor, const wire::Hello& hello);
@@ -112,6 +114,8 @@ class Manager final : private rt::Poller, private cache::Ports {
   TimePoint started_, drain_deadline_;
   std::uint32_t stop_signals_ = 0;
   bool draining_ = false;
+  bool listening_ = false;
+  bool said_accept_failure_ = false;
   int exit_code_ = 0;
 };
 

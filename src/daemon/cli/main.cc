@@ -1,4 +1,7 @@
 // Command line of `orbitkv`. CLI11 stays in this file.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 
 #include "base/version.h"
@@ -65,9 +68,20 @@ void add_bench(CLI::App& app, bench::Flags& flags) {
   bench->add_option("--runs", flags.runs, "runs of each case; medians are shown")->capture_default_str();
   bench->add_flag("--json", flags.json, "one JSON object a line");
 }
+
+// A descriptor 2 that was closed would become a socket or a slab, and the log would go there.
+bool open_standard_descriptors() {
+  int fd = 0;
+  do {
+    fd = ::open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= 2);
+  if (fd > 2) ::close(fd);
+  return fd > 2;
+}
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (!open_standard_descriptors()) return 1;
   CLI::App app("OrbitKV keeps the KV pages of LLM engines outside the GPU and restores them byte-exact.",
                "orbitkv");
   app.set_version_flag("--version", std::string("orbitkv ") + kVersion);

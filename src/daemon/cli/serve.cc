@@ -1,3 +1,5 @@
+#include <signal.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
@@ -102,6 +104,7 @@ int serve(const ServeFlags& flags) {
     return 2;
   }
   set_log_level(*level);
+  ::signal(SIGPIPE, SIG_IGN);  // the pool outlives whoever reads the log
   auto manager = Manager::create(*options);
   if (!manager.ok()) {
     std::fprintf(stderr, "orbitkv serve: %s\n", manager.error().message().c_str());
