@@ -182,6 +182,10 @@ Outcome Client::unregister(RegistrationHandle registration) {
     break;
   }
   lock.lock();
+  if (outcome.action == Action::kRetry) {  // it stands in the Manager still: the handle stays good
+    entry.closing = false;
+    return outcome;
+  }
   impl_->registry.entries.erase(registration.value);
   return outcome;
 }
