@@ -187,6 +187,7 @@ TEST(CorePublish, CrossedPublishesDoNotWaitForEachOther) {
 }
 
 struct TwoShards {
+  explicit TwoShards(const WorldOptions& options = {}) : w(options) {}
   World w;
   SessionId s0 = w.open(), s1 = w.open(), scheduler = w.open();
   RegistrationId r0 = w.join(s0, {.rank = 0, .world = 2, .shards = 2});
@@ -286,6 +287,26 @@ TEST(CorePublish, FullTableEvictsToo) {
   EXPECT_EQ(w.core->stats().blocks, 4u);
   // The tail of the first prefix went before its head.
   EXPECT_EQ(w.discover(e.scheduler, hashes(0, 4)), 2u);
+}
+
+// Lending evicts, and what is evicted may be a resident block of the same request.
+TEST(CorePublish, BlocksOfARequestThatItsOwnLendingEvictsAreLeftOut) {
+  TwoShards t(small_pool(8));
+  t.w.store(t.s0, t.r0, hashes(0, 8));
+  t.w.store(t.s1, t.r1, hashes(0, 8));
+  ASSERT_EQ(t.w.discover(t.scheduler, hashes(0, 8)), 8u);
+  auto list = hashes(100, 4);
+  for (const BlockHash& old : hashes(0, 8)) list.push_back(old);
+  const OperationKey op = t.w.next_op(t.s1);
+  const auto answer = t.w.publish(op, t.r1, list);
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(answer->accepted, 4u);
+  EXPECT_EQ(answer->resident, 8u);
+  ASSERT_EQ(t.w.ports.granted.at(op).entries.size(), 4u);
+  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_EQ(t.w.ports.granted.at(op).entries[i].block, i);
+  t.w.commit(op);
+  t.w.store(t.s0, t.r0, hashes(100, 4));
+  EXPECT_EQ(t.w.discover(t.scheduler, hashes(100, 4)), 4u);
 }
 
 TEST(CorePublish, BlocksAreDroppedWhenNothingCanBeEvicted) {

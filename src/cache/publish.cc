@@ -130,12 +130,18 @@ void Publisher::wait_for(OperationIndex index, OperationIndex blocker) {
   p_.operations.at(blocker).awaited = true;
 }
 
+// Lending evicts, and what it evicts may stand in lookups_: everything is decided before.
 void Publisher::lend_wanted(OperationIndex index, PublishAnswer& answer) {
   Operation& op = p_.operations.at(index);
-  std::size_t kept = 0;
+  std::size_t wanted = 0;
   for (std::size_t i = 0; i < op.hashes.size(); ++i) {
     OperationIndex owner = kNoOperation;
     if (state_of(op, i, &owner) != SlotState::kAbsent) continue;
+    op.hashes[wanted] = op.hashes[i];
+    op.blocks[wanted++] = op.blocks[i];
+  }
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < wanted; ++i) {
     const auto slot = p_.images.lend({.key = {op.hashes[i], op.space.name_space, op.group.group},
                                       .shard = op.group.shard,
                                       .shards = op.group.shards,
