@@ -13,6 +13,9 @@ namespace orbitkv::daemon {
 namespace {
 constexpr std::uint32_t kCommandsPerTurn = 16;
 constexpr Duration kTick = milliseconds(250);
+// A lost wake costs at most a recheck: often while sessions are at work, seldom when idle.
+constexpr Duration kIdleAfter = seconds(1);
+constexpr Duration kIdleRecheck = milliseconds(50);
 
 std::uint64_t random_word() {
   std::uint64_t word = 0;
@@ -77,6 +80,7 @@ bool Manager::poll() {
     if (session.life != Session::Life::kEnded && session.channel().rung())
       busy |= serve(session, false, monotonic_now());
   }
+  if (busy) last_busy_ = monotonic_now();
   return busy;
 }
 
@@ -86,7 +90,8 @@ Duration Manager::prepare_sleep() {
   for (SessionId id : live_)
     if (!sessions_[id.value]->poisoned()) quiet &= sessions_[id.value]->channel().prepare_sleep();
   if (!quiet) return Duration{0};
-  return live_.empty() ? rt::kForever : milliseconds(shm::kRecheckMs);
+  if (live_.empty()) return rt::kForever;
+  return monotonic_now() - last_busy_ < kIdleAfter ? milliseconds(shm::kRecheckMs) : kIdleRecheck;
 }
 
 void Manager::cancel_sleep() {

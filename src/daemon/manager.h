@@ -111,7 +111,7 @@ class Manager final : private rt::Poller, private cache::Ports {
   UniqueFd signals_;
   Incarnation incarnation_;
   std::uint64_t next_epoch_ = 1;
-  TimePoint started_, drain_deadline_;
+  TimePoint started_, drain_deadline_, last_busy_;
   std::uint32_t stop_signals_ = 0;
   bool draining_ = false;
   bool listening_ = false;
