@@ -27,7 +27,7 @@ void run_manager(const std::string& self, std::vector<std::string> args) {
   std::vector<char*> argv{const_cast<char*>(self.c_str())};
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
-  execv(self.c_str(), argv.data());
+  execv("/proc/self/exe", argv.data());  // argv[0] is no path if the shell searched for it
 }
 }  // namespace
 

@@ -111,7 +111,25 @@ class Health:
 
 
 class CacheManagerClient:
-    """Opening succeeds without a Manager: the client goes on trying in the background."""
+    """A session with the Manager. Opening succeeds without one: the client goes on trying.
+
+    instance_id: 16 bytes, one for each engine (all its ranks share it) and new for each start.
+    timeout_ms: longest wait of a call. One process saves, another restores:
+
+        pages = numpy.zeros((num_blocks, 4096), numpy.uint8)  # or a CPU tensor, or a buffer
+        hashes = [hashlib.sha256(text).digest() for text in prefixes]  # 32 bytes, one a block
+        with CacheManagerClient(instance_id=uuid.uuid4().bytes) as client:
+            client.wait_connected()
+            memory = client.register("my model, float16", 0, 1, "cpu:0",
+                                     [Layer("layer 0", 0, 0, pages, 4096, 1, 4096)], num_blocks, 16)
+            # saves blocks 0, 1, ...
+            status = client.wait_save(client.save(memory, [(0, range(len(hashes)), hashes)]))
+            # the other process, after the same lines up to register()
+            hit = client.query_prefetch(client.instance_id, hashes, "request 1")
+            if hit.hit_blocks:
+                load = client.start_restore(memory, [(hit.lease, [range(hit.hit_blocks)])])
+                status = client.wait_restore(load)  # success: the pages hold the saved bytes
+    """
 
     def __init__(
         self,
@@ -145,6 +163,7 @@ class CacheManagerClient:
         return items if isinstance(items, BlockHashes) else BlockHashes(items)
 
     def wait_connected(self, timeout: float | None = None) -> None:
+        """Until a session stands; timeout in seconds. ManagerUnavailableError says what is missing."""
         self._core.wait_connected(self._milliseconds(timeout))
 
     # ---- memory ----
@@ -160,6 +179,11 @@ class CacheManagerClient:
         block_tokens: int,
         groups: Sequence[Group] = (Group(),),
     ) -> Registration:
+        """Lends the memory of `layers`: num_blocks blocks of block_tokens tokens each.
+
+        namespace: text of everything that changes the meaning of the bytes; blocks are found
+        again only under the same text and shapes. Queries answer once all ranks are registered.
+        """
         spec = _core.RegistrationSpec()
         spec.instance = self.instance_id
         spec.name_space = namespace
@@ -177,6 +201,7 @@ class CacheManagerClient:
         return registration
 
     def unregister(self, registration: Registration) -> None:
+        """Waits for the operations of the registration, then forgets the memory."""
         self._core.unregister(registration.handle)
         self._registered.pop(registration.handle, None)
 
@@ -207,9 +232,11 @@ class CacheManagerClient:
         return QueryReady(blocks, lease)
 
     def release(self, lease: bytes) -> None:
+        """Gives back a lease that is not restored, or not to its end."""
         self._core.release(lease)
 
     def cancel_query(self, instance: bytes, req_id: str, group_id: int = 0) -> None:
+        """Releases what query_prefetch leased for this request, if anything."""
         self._core.cancel_query(instance, req_id, group_id)
 
     # ---- save ----
@@ -229,6 +256,7 @@ class CacheManagerClient:
             raise SaveNotSubmittedError(str(error), error.action) from error
 
     def poll_save(self, handle: SaveHandle) -> SaveStatus:
+        """`blocks` counts what was copied; what the Manager had already is not."""
         return _status(SaveStatus, self._core.poll(handle.value))
 
     def wait_save(self, handle: SaveHandle, timeout: float | None = None) -> SaveStatus:
@@ -244,7 +272,11 @@ class CacheManagerClient:
         ready_stream: int = 0,
         layer_events: Sequence[tuple[int, int]] = (),
     ) -> RestoreHandle:
-        """loads: (lease, for each group one block id per leased block; None is skipped)."""
+        """loads: (lease, for each group one block id per leased block; None is skipped).
+
+        Fewer ids restore the lease's first blocks; the next call goes on behind them, and the
+        lease ends with its last block.
+        """
         _host_only(ready_stream)
         if layer_events:
             raise ValueError("layer_events need a device copier; this build has the host copier only")
@@ -281,6 +313,7 @@ class CacheManagerClient:
         return self._core.take_completed()
 
     def health(self) -> Health:
+        """Of this session, without asking the Manager."""
         return Health(*self._core.health())
 
     def peer_alive(self) -> bool:
@@ -291,6 +324,7 @@ class CacheManagerClient:
         return json.loads(self._core.status())
 
     def close(self) -> None:
+        """Drains and says goodbye, bounded by timeout_ms."""
         self._core.close()
 
     def __enter__(self) -> CacheManagerClient:

@@ -171,11 +171,14 @@ Status Core::unregister(SessionId session, RegistrationId registration) {
 
 Result<Leases::Target> Core::Impl::target_of(const QueryPart& part) {
   const Instance* instance = instances.find_instance(part.instance);
-  if (instance == nullptr || !instance->complete()) {
+  if (instance == nullptr) {
+    return busy(format_text("instance %s is not ready: no rank of it has registered",
+                            short_hex(part.instance.bytes).c_str()));
+  }
+  if (!instance->complete()) {
     return busy(format_text("instance %s is not ready: %u of %zu ranks are registered",
-                            short_hex(part.instance.bytes).c_str(),
-                            instance != nullptr ? instance->present : 0u,
-                            instance != nullptr ? instance->ranks.size() : std::size_t{0}));
+                            short_hex(part.instance.bytes).c_str(), instance->present,
+                            instance->ranks.size()));
   }
   if (instances.any_rank(*instance).find_group(part.group) == nullptr) {
     return reject(format_text("group %u is not registered by the instance", part.group.value));

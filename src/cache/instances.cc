@@ -113,8 +113,10 @@ Status Instances::check_joins(const Instance& instance, const model::RankRegistr
     return reject(
         format_text("rank %u is registered already in this session; unregister it first", rank.rank));
   }
-  return busy(format_text("rank %u is still registered by session %u; it leaves when that session ends",
-                          rank.rank, held->session.value));
+  return busy(
+      format_text("rank %u of this instance is registered by session %u; it leaves when that session ends "
+                  "(another engine needs an instance id of its own)",
+                  rank.rank, held->session.value));
 }
 
 // Once all ranks are there, every shard of every group must have one, or no block

@@ -51,6 +51,8 @@ Result<RegisteredGroup> make_group(const Registration& registration, const Group
     made.geometry.fragments.push_back({number, layer.component, layer.base, layer.block_stride, layer.rows,
                                        layer.row_bytes, layer.row_stride});
   }
+  if (made.geometry.fragments.empty())
+    return reject(format_text("group %u has no layer; list its layers or leave the group out", group.id));
   std::stable_sort(made.geometry.fragments.begin(), made.geometry.fragments.end(),
                    [](const auto& a, const auto& b) {
                      return std::pair(a.layer, a.component) < std::pair(b.layer, b.component);

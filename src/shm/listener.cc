@@ -62,7 +62,8 @@ Status check_directory(const std::string& directory) {
   }
   if ((status.st_mode & 077) != 0) {
     return reject("directory " + directory + " has mode " + octal(status.st_mode) +
-                  " and must be closed to others; chmod 0700 it or choose another --bootstrap-socket");
+                  " and must be closed to others; give the socket a directory of its own (made if "
+                  "missing), or chmod 0700 this one if nothing else uses it");
   }
   return check_parent(directory);
 }
@@ -126,7 +127,8 @@ std::string default_socket_path() {
 Result<Listener> Listener::open(const std::string& path) {
   if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path)) {
     return reject("socket path \"" + path + "\" must have 1 to " +
-                  std::to_string(sizeof(sockaddr_un::sun_path) - 1) + " bytes");
+                  std::to_string(sizeof(sockaddr_un::sun_path) - 1) +
+                  " bytes; choose another --bootstrap-socket");
   }
   const std::string directory = parent_of(path);
   ORBITKV_RETURN_IF_ERROR(make_directories(directory));

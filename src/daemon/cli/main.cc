@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 
 #include "base/version.h"
 #include "bench/bench.h"
@@ -10,6 +11,8 @@
 
 namespace {
 using namespace orbitkv;
+
+constexpr int kUsageError = 2;  // as of the checks behind the parser
 
 void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
   CLI::App* serve =
@@ -19,11 +22,11 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
       "An engine of the same user finds the socket by the same rule. SIGTERM or Ctrl-C drains and ends;\n"
       "a second one says what is still pending and ends at once.");
   serve->add_option("--bootstrap-socket", flags.socket,
-                    "Unix socket, mode 0600 in a 0700 directory\n"
+                    "Unix socket, mode 0600 in a directory of mode 0700 (made if missing)\n"
                     "[${XDG_RUNTIME_DIR:-/tmp/orbitkv-$UID}/orbitkv/manager.sock]");
-  serve->add_option(
-      "--pool-size", flags.pool_size,
-      "memory for KV pages, e.g. 512MiB or 30GiB [the smaller of 30GiB and a quarter of usable memory]");
+  serve->add_option("--pool-size", flags.pool_size,
+                    "memory for KV pages, e.g. 512MiB or 30GiB; GB means GiB\n[the smaller of 30GiB and a "
+                    "quarter of usable memory]");
   serve
       ->add_option("--hugepages", flags.huge_pages,
                    "auto: reserved huge pages, else collapse, else 4 KiB; on: all or refuse to start; off")
@@ -63,8 +66,8 @@ void add_bench(CLI::App& app, bench::Flags& flags) {
       "Example: orbitkv bench query --json\nOne line a case, with the ratio to a ceiling measured in the "
       "same run.\n" +
       std::string("Benches: ") + bench::names());
-  bench->add_option("name", flags.name, "which bench, or all")->required();
-  bench->add_option("--case", flags.only, "only the case of this name");
+  bench->add_option("name", flags.name, "one of the benches below, or all")->required();
+  bench->add_option("--case", flags.only, "only the case of this name, as the output writes it");
   bench->add_option("--runs", flags.runs, "runs of each case; medians are shown")->capture_default_str();
   bench->add_flag("--json", flags.json, "one JSON object a line");
 }
@@ -92,7 +95,16 @@ int main(int argc, char** argv) {
   add_serve(app, serve);
   add_status(app, status);
   add_bench(app, bench);
-  CLI11_PARSE(app, argc, argv);
+  const auto is_named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_named).empty()) {
+    std::fprintf(stderr, "orbitkv: no command is called \"%s\"; there are: serve, status, bench\n", argv[1]);
+    return kUsageError;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsageError;
+  }
   if (app.got_subcommand("serve")) return daemon::cli::serve(serve);
   if (app.got_subcommand("status")) return daemon::cli::status(status);
   return bench::run(bench, argv[0]);
