@@ -48,6 +48,11 @@ int run(const Flags& flags, const char* self) {
     known = true;
     status = std::max(status, bench.run(options));
   }
+  if (known && status == 0 && reports() == 0) {
+    std::fprintf(stderr, "bench %s has no case \"%s\"; run it without --case to see their names\n",
+                 flags.name.c_str(), flags.only.c_str());
+    return 2;
+  }
   if (known) return status;
   std::fprintf(stderr, "no bench is called \"%s\"; there are: %s\n", flags.name.c_str(), names().c_str());
   return 2;

@@ -39,6 +39,8 @@ std::size_t mapped_slabs() {
 
 void print_figure(const Options& options, const char* bench, const char* name, const char* unit, double value,
                   double bar) {
+  if (!options.wants(name)) return;
+  count_report();
   if (options.json)
     std::printf("{\"bench\":\"%s\",\"case\":\"%s\",\"%s\":%.6g,\"bar\":%.6g}\n", bench, name, unit, value,
                 bar);

@@ -134,7 +134,20 @@ std::string format_line(const Case& what, std::vector<Run> runs, bool json) {
   return line.finish();
 }
 
+namespace {
+int g_reported = 0;
+}
+
+void count_report() {
+  ++g_reported;
+}
+
+int reports() {
+  return g_reported;
+}
+
 void report(const Case& what, std::vector<Run> runs, const Options& options) {
+  count_report();
   std::printf("%s\n", format_line(what, std::move(runs), options.json).c_str());
   std::fflush(stdout);
 }

@@ -74,6 +74,9 @@ struct Case {
 std::string format_line(const Case& what, std::vector<Run> runs, bool json);
 // Prints it to stdout and flushes.
 void report(const Case& what, std::vector<Run> runs, const Options& options);
+// Cases shown so far, so that a name that no case has is noticed.
+void count_report();
+int reports();
 
 double median(std::vector<double> values);  // 0 if empty
 

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -69,10 +70,13 @@ Result<std::unique_ptr<BenchManager>> BenchManager::start(const Options& options
   made->child_.emplace(std::move(child));
   for (int i = 0; i < 3000; ++i) {
     if (access(made->socket_.c_str(), F_OK) == 0) return made;
-    if (::kill(made->pid(), 0) != 0) break;
+    siginfo_t ended{};
+    if (waitid(P_PID, static_cast<id_t>(made->pid()), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        ended.si_pid != 0)
+      break;
     usleep(10'000);
   }
-  return bug("the bench's Manager did not come up");
+  return bug("the bench's Manager did not come up; what it said stands above");
 }
 
 BenchManager::~BenchManager() {

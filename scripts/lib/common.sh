@@ -36,3 +36,10 @@ build() {
 
 # The release build is the one that the Python module and both engines use.
 build_release() { build release -DORBITKV_PYTHON=ON -DPython_EXECUTABLE="$(env_python tools)"; }
+
+# Only what runs: no tests.
+build_product() {
+  say "build release, without tests (-j$(build_jobs))"
+  (cd "$repo" && cmake --preset release -DORBITKV_PYTHON=ON -DPython_EXECUTABLE="$(env_python tools)" >/dev/null &&
+    cmake --build --preset release -j "$(build_jobs)" --target orbitkv orbitkv-native-engine orbitkv_python)
+}

@@ -52,6 +52,8 @@ Result<ServeOptions> check_together(const ServeFlags& flags) {
   if (!flags.pool_size.empty()) {
     ORBITKV_ASSIGN_OR_RETURN(options.pool.bytes, parse_size(flags.pool_size));
   }
+  if (options.pool.bytes < kMiB)
+    return reject("--pool-size is at least 1MiB; less holds no block of any model");
   ORBITKV_ASSIGN_OR_RETURN(options.pool.huge_pages, parse_huge_pages(flags.huge_pages));
   options.pool.prefault = flags.prefault;
   if (!flags.prefault && options.pool.huge_pages == mem::HugePages::kOn)
