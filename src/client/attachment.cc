@@ -140,7 +140,7 @@ std::optional<wire::Reply> Attachment::await(const wire::Command& sent, TimePoin
 
 Result<wire::Buffer> Attachment::take_reply(const wire::Reply& reply) {
   wire::Buffer frame(reply.length);
-  std::memcpy(frame.data(), channel_->slot(reply.slot), reply.length);
+  if (reply.length > 0) std::memcpy(frame.data(), channel_->slot(reply.slot), reply.length);
   if (reply.code == Code::kOk) return frame;
   auto error = wire::decode_error_reply(frame);
   return Error(reply.code, error.ok() ? std::string(error->text) : "the Manager refused without a text");

@@ -66,7 +66,7 @@ std::string printable(const char* text, std::size_t length, std::size_t room) {
 template <class Line>
 void put_text(Line& line, std::string_view text) {
   const std::size_t n = std::min(text.size(), sizeof line.text);
-  std::memcpy(line.text, text.data(), n);
+  if (n > 0) std::memcpy(line.text, text.data(), n);
   line.text_bytes = static_cast<std::uint16_t>(n);
 }
 

@@ -60,7 +60,7 @@ Result<RegistrationId> RawSession::register_rank(const model::RankRegistration& 
 }
 
 bool RawSession::push(wire::Opcode opcode, std::span<const std::byte> frame, std::uint32_t slot) {
-  std::memcpy(channel_->slot(slot), frame.data(), frame.size());
+  if (!frame.empty()) std::memcpy(channel_->slot(slot), frame.data(), frame.size());
   const auto length = static_cast<std::uint32_t>(frame.size());
   if (!channel_->push_command(
           wire::encode(wire::Command{opcode, next_request_++, hello_.epoch, slot, length})))
