@@ -207,7 +207,7 @@ class Hostile {
       auto reply = wire::decode_reply(*bytes);
       if (!reply.ok() || reply->opcode != wire::Opcode::kQuery || reply->code != Code::kOk) continue;
       wire::Buffer frame(reply->length);
-      std::memcpy(frame.data(), raw_.channel().slot(reply->slot), reply->length);
+      if (reply->length > 0) std::memcpy(frame.data(), raw_.channel().slot(reply->slot), reply->length);
       if (auto answer = wire::decode_query_reply(frame); answer.ok() && answer->lease) lease_ = answer->lease;
     }
   }

@@ -78,7 +78,7 @@ Result<wire::Buffer> RawSession::call(wire::Opcode opcode, std::span<const std::
       ORBITKV_ASSIGN_OR_RETURN(auto reply, wire::decode_reply(*bytes));
       if (reply.request + 1 != next_request_) continue;
       wire::Buffer out(reply.length);
-      std::memcpy(out.data(), channel_->slot(reply.slot), reply.length);
+      if (reply.length > 0) std::memcpy(out.data(), channel_->slot(reply.slot), reply.length);
       if (reply.code == Code::kOk) return out;
       auto error = wire::decode_error_reply(out);
       return Error(reply.code, error.ok() ? std::string(error->text) : "no text");
