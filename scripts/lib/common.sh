@@ -5,6 +5,8 @@ repo=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 readonly repo
 cache_dir=${XDG_CACHE_HOME:-$HOME/.cache}/orbitkv
 readonly cache_dir
+# Clones in other folders share the compiler cache.
+export CCACHE_BASEDIR=$repo CCACHE_NOHASHDIR=1
 
 say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 die() { say "$*"; exit 1; }
