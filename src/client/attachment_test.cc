@@ -14,12 +14,13 @@ using shm::RecordState;
 // Answers commands as the test says, in a thread.
 class Server {
  public:
-  explicit Server(FakeManager& manager) : manager_(manager), thread_([this] { run(); }) {}
+  explicit Server(FakeManager& manager, bool starts_silent = false)
+      : silent(starts_silent), manager_(manager), thread_([this] { run(); }) {}
   ~Server() {
     stop_ = true;
     thread_.join();
   }
-  std::atomic<bool> silent{false};
+  std::atomic<bool> silent;
   std::atomic<bool> refuse{false};
 
  private:
@@ -89,8 +90,7 @@ TEST(Attachment, TheManagerSeesTheEndThoughTheSocketWasCopied) {
 TEST(Attachment, SlotsOfTimedOutCallsComeBackWithTheirLateReplies) {
   FakeManager manager;
   auto link = manager.attach();
-  Server server(manager);
-  server.silent = true;
+  Server server(manager, true);
   for (std::uint32_t i = 0; i < limits::kDescriptorSlots; ++i)
     ASSERT_EQ(link->call(wire::Opcode::kRelease, kRelease, 1).error().code(), Code::kReconnect);
   EXPECT_EQ(link->call(wire::Opcode::kRelease, kRelease, 1).error().code(), Code::kBusy);
