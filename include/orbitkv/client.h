@@ -42,8 +42,21 @@ struct Options {
   std::uint32_t timeout_ms = 5000;     // of every blocking call
   std::uint32_t spin_iterations = 64;  // before a waiting call sleeps
   bool verify = true;                  // restores compare checksums; off only in tests of tests
-  bool inline_copies = true;           // small copies run in the calling thread
+  bool inline_copies = true;           // small copies are started by the calling thread
+  // GPU pages. "auto" chooses by shape, "direct" forces DMA, "kernel" forces copy kernels.
+  std::string copy_method = "auto";
+  // "full": the smallest window that fills the link; "gentle": about half of its rate, with
+  // next to no cost for compute that runs beside.
+  std::string copy_pace = "full";
+  // JSON lines, one an operation: stages, bytes, method, geometry; bounded. Empty: off, and
+  // then no clock is read. The default comes from ORBITKV_TRACE_TRANSFERS.
+  std::string trace_file;
 };
+
+// Handles of the device's own API as integers (CUstream, CUevent). Stream 0 is CUDA's
+// default stream, which is torch's too unless another is current; kNoStream says that
+// nothing has to be waited for. Ignored for pages in CPU memory.
+inline constexpr std::uint64_t kNoStream = ~std::uint64_t{0};
 
 // One fragment of every block: layer x component. Block b, row r starts at
 // base + b * block_stride + r * row_stride and holds row_bytes.
@@ -71,6 +84,7 @@ struct Registration {
   std::string name_space;  // docs/protocol.md, "Namespace"
   std::uint16_t rank = 0;
   std::uint16_t world_size = 1;
+  // "cpu:0", "cuda:<ordinal>" as this process counts them, or "GPU-<uuid>" / "MIG-<uuid>".
   std::string device = "cpu:0";
   std::uint32_t num_blocks = 0;
   std::uint32_t block_tokens = 0;
@@ -105,11 +119,36 @@ struct Load {
   std::span<const std::uint32_t> blocks;  // one a block of the lease; kHole skips
 };
 
+// Where the engine's compute stands, and what it wants to be told.
+struct SaveOptions {
+  std::uint64_t ready_stream = 0;  // whoever writes the pages
+};
+// One event a layer name: recorded after the last byte of the layer (all entries of that
+// name). The events are the engine's, live until the operation is done, and distinct.
+struct LayerEvent {
+  std::string_view layer;
+  std::uint64_t event = 0;
+};
+struct RestoreOptions {
+  std::uint64_t ready_stream = 0;  // earlier users of the destination pages
+  // Events order, the verdict decides: whoever lets a step run behind these events must not
+  // let its output out before the operation is done and a success.
+  std::span<const LayerEvent> layer_events;
+};
+
 struct OperationStatus {
   bool done = false;
   bool success = false;      // done: every byte copied and verified, or nothing was to do
   std::uint32_t blocks = 0;  // done: copied by this operation
   std::string message;       // done and not success: why
+};
+
+// Host observations, nanoseconds since the call; only with Options::trace_file.
+struct OperationReport {
+  std::uint64_t readiness_ns = 0, dispatched_ns = 0, dequeued_ns = 0;
+  std::uint64_t claimed_ns = 0, enqueued_ns = 0, drained_ns = 0;
+  std::uint64_t bytes = 0, fragments = 0;
+  std::string method;
 };
 
 struct Health {
@@ -144,15 +183,24 @@ class Client {
   Outcome ping();
 
   // A failing outcome: nothing was sent and no page is lent.
+  // The caller's thread never waits for the device; its current device context is kept.
   Outcome start_save(RegistrationHandle registration, std::span<const SaveGroup> groups,
-                     OperationHandle& out);
-  Outcome start_restore(RegistrationHandle registration, std::span<const Load> loads, OperationHandle& out);
+                     const SaveOptions& options, OperationHandle& out);
+  // All loads are one operation: copied in the order of the layers, over all loads.
+  Outcome start_restore(RegistrationHandle registration, std::span<const Load> loads,
+                        const RestoreOptions& options, OperationHandle& out);
+  // Until every layer event of a restore has been recorded: from then on the engine may
+  // enqueue waits for them. kRecompute: the operation ended without (the message says why);
+  // kRetry: not in time. With layer events still unrecorded nothing may wait for them.
+  Outcome wait_enqueued(OperationHandle handle, std::uint32_t timeout_ms);
   OperationStatus poll(OperationHandle handle);
   OperationStatus wait(OperationHandle handle, std::uint32_t timeout_ms);
   // Ids of operations that ended since the last call (each once); completion_fd() is an
   // eventfd that is readable when there are some.
   std::vector<OperationHandle> take_completed();
   int completion_fd() const;
+  // kReject: not traced, not done, or dropped.
+  Outcome report(OperationHandle handle, OperationReport& out);
   // A finished handle is forgotten; an open one goes on and is forgotten when it ends.
   void drop(OperationHandle handle);
 

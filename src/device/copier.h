@@ -1,18 +1,20 @@
 // The Copier seam: moves slot images between slabs and the engine's KV memory and
 // computes or verifies the fragment checksums on the way. One Copier serves one
-// device of one registration, from one thread at a time. It copies only what a
-// grant names; ranges are checked by the caller against slab and geometry.
-// device/host is the CPU's; every implementation passes device/copier_suite.h.
+// executor, from one thread at a time; batches of both directions may run at once.
+// It copies only what a grant names; ranges are checked by the caller against slab
+// and geometry. Every implementation passes device/copier_suite.h.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "device/device.h"
 #include "model/geometry.h"
 
 namespace orbitkv::device {
@@ -20,8 +22,9 @@ namespace orbitkv::device {
 // Where one fragment of every engine block lies. Block b, row r starts at
 // base + b * block_stride + r * row_stride and holds row_bytes.
 struct FragmentGeometry {
-  std::uint16_t layer = 0;
+  std::uint16_t layer = 0;  // of its group; names the fragment in its checksum
   std::uint16_t component = 0;
+  std::uint16_t turn = 0;          // of its layer in the engine's consuming order, over all groups
   std::byte* base = nullptr;       // device address
   std::uint64_t block_stride = 0;  // bytes
   std::uint32_t rows = 1;
@@ -42,7 +45,7 @@ Status validate(const GroupGeometry& group);
 
 // One image of a plan.
 struct SlotCopy {
-  std::byte* image = nullptr;  // in the slab, layout.slot_bytes
+  std::byte* image = nullptr;  // in a slab that the device was given; layout.slot_bytes
   std::uint32_t block = 0;     // engine block index
   AllocationId allocation;
   std::uint64_t seed = 0;
@@ -52,32 +55,63 @@ struct SlotCopy {
 
 enum class Direction : std::uint8_t { kSave, kRestore };
 
-struct CopyBatch {
-  Direction direction = Direction::kSave;
+struct GroupCopy {
   const GroupGeometry* group = nullptr;
   std::span<SlotCopy> slots;
-  std::uint64_t ready_stream = 0;  // producer (save) or previous users (restore); 0 = none
+};
+
+// Recorded once the last byte of the layer (all groups and components) has been copied
+// and summed; a layer without bytes gets a fresh record too.
+struct LayerEvent {
+  std::uint16_t turn = 0;
+  EventHandle event;
+};
+
+// Geometry and slots stay valid until the batch has ended; the spans need not.
+struct CopyBatch {
+  Direction direction = Direction::kSave;
+  std::vector<GroupCopy> groups;
+  Fence ready;                     // producer (save), or earlier users of the pages (restore)
+  std::vector<LayerEvent> events;  // restore; ascending turns, each turn and event once
+};
+
+struct CopyTicket {
+  std::uint64_t value = 0;
+};
+
+// What a batch was, for traces and benchmarks.
+struct CopyStats {
+  std::uint64_t bytes = 0;  // payload
+  std::uint64_t fragments = 0;
+  std::uint32_t submissions = 0;  // kernel launches and DMA calls
+  std::uint64_t plan_bytes = 0;   // uploaded beside the payload
+  CopyMethod method = CopyMethod::kKernel;
+  bool bounced = false;
+};
+struct CopyEnd {
+  // An error means that nothing of the batch runs any more and that its bytes are undefined.
+  Status status;
+  CopyStats stats;
 };
 
 class Copier {
  public:
+  // Drains what still runs.
   virtual ~Copier() = default;
-  virtual std::string name() const = 0;  // "host avx512"
-  // Starts a batch; `batch.slots` and the group stay valid until drain() returns. A batch
-  // accepted in part is drained before an error is reported.
+  virtual std::string name() const = 0;  // "host avx512", "cuda sm_90 bulk"
+  // Starts a batch. An error: nothing of it runs, what had been accepted was drained first.
   // Save: fragments, then the header. Restore: the header is copied and checked against
   // the slot first; a wrong one copies nothing. A wrong slot leaves its pages undefined and
-  // `verified` false, and is no error: the other slots go on.
-  virtual Status submit(const CopyBatch& batch) = 0;
-  // Blocks until everything submitted has ended; results stand in the slots. An error
-  // means that no copy is running, and that the bytes of the batch are undefined.
-  virtual Status drain() = 0;
+  // `verified` false, and is no error: the other slots go on, and events fire all the same.
+  // kBusy: limits::kCopyBatches are running.
+  virtual Result<CopyTicket> submit(CopyBatch batch) = 0;
+  // True once every copy and every layer event of the batch stands on the device's queues.
+  virtual bool enqueued(CopyTicket ticket) const = 0;
+  // Never blocks; does the batch's pending host work (verification, next pieces). A value
+  // comes once, and ends the ticket; results then stand in the slots.
+  virtual std::optional<CopyEnd> poll(CopyTicket ticket) = 0;
+  // Blocks until the batch has ended. If the device cannot say so, the process ends.
+  CopyEnd drain(CopyTicket ticket);
 };
-
-// The CPU copier. `verify` false skips the comparison (tests of the tests only).
-struct HostCopierOptions {
-  bool verify = true;
-};
-std::unique_ptr<Copier> make_host_copier(HostCopierOptions options = {});
 
 }  // namespace orbitkv::device

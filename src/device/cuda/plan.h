@@ -1,0 +1,64 @@
+// What a copy kernel is told: the plan of one launch, as it lies in pinned memory that
+// the device reads. Affine: slots x fragments, multiplied on the device. Shared by the
+// host code and kernels.cu, so plain integers only. Pure values.
+#pragma once
+
+#ifndef __CUDACC_RTC__
+#include <cstdint>
+#endif
+
+namespace orbitkv::device::cuda {
+
+// One image: where it lies (as the device addresses it) and the engine block.
+struct PlanSlot {
+  std::uint64_t image;
+  std::uint32_t block;
+  std::uint32_t pad;
+};
+
+// One fragment of every slot in [first_slot, first_slot + slots). Work is counted in units
+// of at most stage_bytes: `pack` whole small fragments of consecutive slots, or one chunk
+// of a large one. Sums: one a chunk, at first_sum + slot * chunks + chunk.
+struct PlanFragment {
+  std::uint64_t base;          // device address of block 0, row 0
+  std::uint64_t block_stride;  // bytes
+  std::uint64_t row_stride;    // bytes
+  std::uint32_t image_offset;  // from the start of the image, multiple of 64
+  std::uint32_t row_bytes;
+  std::uint32_t bytes;  // rows * row_bytes
+  std::uint32_t first_slot;
+  std::uint32_t slots;
+  std::uint32_t pack;        // whole fragments a unit, >= 1
+  std::uint32_t chunks;      // units a fragment, 1 if pack > 1
+  std::uint32_t first_unit;  // of all units before this fragment
+  std::uint32_t first_sum;
+  std::uint32_t signal;  // index of the layer's flag in this launch, ascending
+};
+static_assert(sizeof(PlanSlot) == 16 && sizeof(PlanFragment) == 64, "layout shared with kernels");
+
+// Parameters of one launch; passed by value.
+struct PlanLaunch {
+  std::uint64_t fragments;     // device address of PlanFragment[fragment_count]
+  std::uint64_t slots;         // device address of PlanSlot[slot_count]
+  std::uint64_t sums;          // device address of u64[]: raw sums, host memory
+  std::uint64_t host_flags;    // device address of u32[signals], host memory
+  std::uint64_t device_flags;  // device address of u32[signals], device memory
+  std::uint64_t counters;      // device address of u32[signals], device memory, zero at rest
+  std::uint32_t fragment_count;
+  std::uint32_t slot_count;
+  std::uint32_t units;     // in all
+  std::uint32_t signals;   // layers
+  std::uint32_t sequence;  // what a finished layer's flags are set to
+  std::uint32_t stage_bytes;
+  std::uint32_t loads;   // stages that hold loads in flight, a CTA
+  std::uint32_t stores;  // stages that hold stores in flight, a CTA
+  std::uint32_t to_image;  // 1: save
+  std::uint32_t sum_only;  // 1: no copy; sums over the engine's pages (after DMA)
+};
+
+inline constexpr std::uint32_t kMaxFragmentsPerLaunch = 256;
+inline constexpr std::uint32_t kMaxSlotsPerLaunch = 1024;
+inline constexpr std::uint32_t kMaxSumsPerLaunch = 128 * 1024;
+inline constexpr std::uint32_t kMaxPack = 32;
+
+}  // namespace orbitkv::device::cuda
