@@ -193,7 +193,11 @@ class CopyBench {
   }
   bool submit(std::size_t i, Direction direction) {
     const auto slots = rig_.batch(i);
-    if (!copier_->submit({direction, &rig_.group(), slots}).ok() || !copier_->drain().ok()) return false;
+    device::CopyBatch batch;
+    batch.direction = direction;
+    batch.groups.push_back({&rig_.group(), slots});
+    const auto ticket = copier_->submit(std::move(batch));
+    if (!ticket.ok() || !copier_->drain(*ticket).status.ok()) return false;
     return direction == Direction::kSave ||
            std::all_of(slots.begin(), slots.end(), [](const auto& slot) { return slot.verified; });
   }

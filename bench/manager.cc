@@ -153,7 +153,7 @@ std::uint64_t BenchEngine::wrong_bytes(const BlockHash& hash, std::uint32_t bloc
 Status BenchEngine::save(std::span<const BlockHash> hashes, std::span<const std::uint32_t> blocks) {
   const client::SaveGroup group{0, blocks, hashes};
   client::OperationHandle handle;
-  ORBITKV_RETURN_IF_ERROR(to_status(client_->start_save(registration_, {&group, 1}, handle)));
+  ORBITKV_RETURN_IF_ERROR(to_status(client_->start_save(registration_, {&group, 1}, {}, handle)));
   const auto status = client_->wait(handle, kWaitMs);
   client_->drop(handle);
   if (status.done && status.success) return ok_status();

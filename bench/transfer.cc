@@ -91,7 +91,7 @@ Result<Run> restore_once(const TransferCase& what, BenchEngine& engine, CopyCeil
     client::OperationHandle handle;
     const TimePoint start = monotonic_now();
     ORBITKV_RETURN_IF_ERROR(
-        to_status(engine.client().start_restore(engine.registration(), {&load, 1}, handle)));
+        to_status(engine.client().start_restore(engine.registration(), {&load, 1}, {}, handle)));
     ORBITKV_RETURN_IF_ERROR(finish(engine.client(), handle));
     ours.add(monotonic_now() - start);
     for (std::uint32_t b = 0; b < what.blocks; ++b)
@@ -114,7 +114,7 @@ Result<Run> publish_once(const TransferCase& what, BenchEngine& engine, CopyCeil
     client::OperationHandle handle;
     const TimePoint start = monotonic_now();
     ORBITKV_RETURN_IF_ERROR(
-        to_status(engine.client().start_save(engine.registration(), {&group, 1}, handle)));
+        to_status(engine.client().start_save(engine.registration(), {&group, 1}, {}, handle)));
     ORBITKV_RETURN_IF_ERROR(finish(engine.client(), handle));
     ours.add(monotonic_now() - start);
     theirs.add(ceiling.copy((set + sets / 2) % sets));
@@ -129,7 +129,7 @@ Result<Run> publish_once(const TransferCase& what, BenchEngine& engine, CopyCeil
   const client::Load load{lease, 0, blocks};
   client::OperationHandle handle;
   ORBITKV_RETURN_IF_ERROR(
-      to_status(engine.client().start_restore(engine.registration(), {&load, 1}, handle)));
+      to_status(engine.client().start_restore(engine.registration(), {&load, 1}, {}, handle)));
   ORBITKV_RETURN_IF_ERROR(finish(engine.client(), handle));
   for (const std::uint32_t block : blocks)
     if (engine.wrong_bytes(hash_of(block), block) != 0)

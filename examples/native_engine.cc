@@ -60,7 +60,7 @@ int publish_all(client::Client& client, client::RegistrationHandle handle,
   const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(kWaitMs);
   while (Clock::now() < deadline) {
     client::OperationHandle save;
-    client::Outcome outcome = client.start_save(handle, {&group, 1}, save);
+    client::Outcome outcome = client.start_save(handle, {&group, 1}, {}, save);
     if (!outcome.ok()) return fail("save", outcome);
     if (int code = finish(client, save, "save")) return code;
     client::Candidates found;
@@ -188,7 +188,7 @@ int restore(const Shape& shape, const std::string& socket) {
     return fail("query", {client::Action::kRecompute, "the prompt is not in the Manager"});
   const client::Load load{ready.lease, 0, std::span(blocks).first(ready.hit_blocks)};
   client::OperationHandle operation;
-  if (outcome = client->start_restore(handle, {&load, 1}, operation); !outcome.ok())
+  if (outcome = client->start_restore(handle, {&load, 1}, {}, operation); !outcome.ok())
     return fail("restore", outcome);
   if (int code = finish(*client, operation, "restore")) return code;
   const double seconds = seconds_since(start);

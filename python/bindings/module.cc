@@ -94,7 +94,8 @@ nb::tuple query_prefetch(Client& self, nb::bytes instance, const BlockHashes& ha
 }
 
 // groups: [(group, uint32 array of blocks, BlockHashes)]
-std::uint64_t start_save(Client& self, std::uint64_t registration, nb::list groups) {
+std::uint64_t start_save(Client& self, std::uint64_t registration, nb::list groups,
+                         std::uint64_t ready_stream) {
   std::vector<Indices> keep;
   std::vector<client::SaveGroup> parts;
   for (nb::handle item : groups) {
@@ -104,12 +105,13 @@ std::uint64_t start_save(Client& self, std::uint64_t registration, nb::list grou
                      nb::cast<const BlockHashes&>(entry[2]).view()});
   }
   OperationHandle handle;
-  without_gil([&] { return self.start_save({registration}, parts, handle); });
+  without_gil([&] { return self.start_save({registration}, parts, {ready_stream}, handle); });
   return handle.value;
 }
 
-// loads: [(lease, group, uint32 array of blocks)]
-std::uint64_t start_restore(Client& self, std::uint64_t registration, nb::list loads) {
+// loads: [(lease, group, uint32 array of blocks)]; layer_events: [(layer, event)]
+std::uint64_t start_restore(Client& self, std::uint64_t registration, nb::list loads,
+                            std::uint64_t ready_stream, nb::list layer_events) {
   std::vector<Indices> keep;
   std::vector<client::Load> parts;
   for (nb::handle item : loads) {
@@ -118,9 +120,21 @@ std::uint64_t start_restore(Client& self, std::uint64_t registration, nb::list l
     parts.push_back({to_id<LeaseId>(nb::cast<nb::bytes>(entry[0])), nb::cast<std::uint16_t>(entry[1]),
                      view(keep.back())});
   }
+  std::vector<client::LayerEvent> events;
+  for (nb::handle item : layer_events) {
+    auto entry = nb::cast<nb::tuple>(item);  // the list keeps the names while they are viewed
+    events.push_back({nb::cast<std::string_view>(entry[0]), nb::cast<std::uint64_t>(entry[1])});
+  }
   OperationHandle handle;
-  without_gil([&] { return self.start_restore({registration}, parts, handle); });
+  without_gil([&] { return self.start_restore({registration}, parts, {ready_stream, events}, handle); });
   return handle.value;
+}
+
+nb::tuple report(Client& self, std::uint64_t handle) {
+  client::OperationReport r;
+  without_gil([&] { return self.report({handle}, r); });
+  return nb::make_tuple(r.readiness_ns, r.dispatched_ns, r.dequeued_ns, r.claimed_ns, r.enqueued_ns,
+                        r.drained_ns, r.bytes, r.fragments, r.method);
 }
 
 nb::tuple to_tuple(const client::OperationStatus& s) {
@@ -161,7 +175,10 @@ void bind_values(nb::module_& m) {
       .def_rw("timeout_ms", &client::Options::timeout_ms)
       .def_rw("spin_iterations", &client::Options::spin_iterations)
       .def_rw("verify", &client::Options::verify)
-      .def_rw("inline_copies", &client::Options::inline_copies);
+      .def_rw("inline_copies", &client::Options::inline_copies)
+      .def_rw("copy_method", &client::Options::copy_method)
+      .def_rw("copy_pace", &client::Options::copy_pace)
+      .def_rw("trace_file", &client::Options::trace_file);
   nb::class_<client::Registration>(m, "RegistrationSpec")
       .def(nb::init<>())
       .def_prop_rw(
@@ -236,8 +253,16 @@ void bind_client(nb::module_& m) {
           },
           nb::arg("instance"), nb::arg("request_id"), nb::arg("group"))
       .def("ping", [](Client& self) { without_gil([&] { return self.ping(); }); })
-      .def("start_save", &start_save, nb::arg("registration"), nb::arg("groups"))
-      .def("start_restore", &start_restore, nb::arg("registration"), nb::arg("loads"))
+      .def("start_save", &start_save, nb::arg("registration"), nb::arg("groups"), nb::arg("ready_stream"))
+      .def("start_restore", &start_restore, nb::arg("registration"), nb::arg("loads"),
+           nb::arg("ready_stream"), nb::arg("layer_events"))
+      .def(
+          "wait_enqueued",
+          [](Client& self, std::uint64_t handle, std::uint32_t timeout_ms) {
+            without_gil([&] { return self.wait_enqueued({handle}, timeout_ms); });
+          },
+          nb::arg("handle"), nb::arg("timeout_ms"))
+      .def("report", &report, nb::arg("handle"))
       .def(
           "poll", [](Client& self, std::uint64_t handle) { return to_tuple(self.poll({handle})); },
           nb::arg("handle"))
@@ -268,6 +293,7 @@ void raise_outcome(const std::exception_ptr& p, void*) {
 NB_MODULE(_core, m) {
   m.doc() = "Native part of the orbitkv package; use orbitkv.CacheManagerClient.";
   m.attr("HOLE") = orbitkv::kHole;
+  m.attr("NO_STREAM") = orbitkv::client::kNoStream;
   nanobind::register_exception_translator(orbitkv::python::raise_outcome);
   orbitkv::python::bind_block_hashes(m);
   orbitkv::python::bind_values(m);

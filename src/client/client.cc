@@ -273,13 +273,13 @@ Outcome Client::ping() {
 // ---- operations ----
 
 Outcome Client::start_save(RegistrationHandle registration, std::span<const SaveGroup> groups,
-                           OperationHandle& out) {
+                           const SaveOptions&, OperationHandle& out) {
   if (!impl_->here()) return outcome_of(forked());
   return outcome_of(impl_->submitter.save(registration, groups, out));
 }
 
 Outcome Client::start_restore(RegistrationHandle registration, std::span<const Load> loads,
-                              OperationHandle& out) {
+                              const RestoreOptions&, OperationHandle& out) {
   if (!impl_->here()) return outcome_of(forked());
   return outcome_of(impl_->submitter.restore(registration, loads, out));
 }
@@ -291,6 +291,14 @@ OperationStatus Client::poll(OperationHandle handle) {
 OperationStatus Client::wait(OperationHandle handle, std::uint32_t timeout_ms) {
   if (!impl_->here()) return {true, false, 0, forked().message()};
   return impl_->operations.wait(handle, timeout_ms);
+}
+Outcome Client::wait_enqueued(OperationHandle handle, std::uint32_t timeout_ms) {
+  const OperationStatus status = wait(handle, timeout_ms);
+  if (!status.done) return {Action::kRetry, "the copies are not enqueued yet"};
+  return status.success ? Outcome{} : Outcome{Action::kRecompute, status.message};
+}
+Outcome Client::report(OperationHandle, OperationReport&) {
+  return {Action::kReject, "this client does not trace; name a file in Options::trace_file"};
 }
 std::vector<OperationHandle> Client::take_completed() {
   if (!impl_->here()) return {};  // the eventfd is the parent's too

@@ -7,20 +7,18 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "device/host/host_copier.h"
 
 namespace orbitkv::client {
 namespace {
 using shm::RecordState;
-
-// Between two submits another thread, or a test's fault, can see the plan half done.
-constexpr std::size_t kSlotsPerSubmit = 4;
 
 bool in_bank(std::uint32_t offset, std::uint32_t bytes) {
   return offset <= limits::kPlanBankBytes && bytes <= limits::kPlanBankBytes - offset;
 }
 }  // namespace
 
-GrantRunner::GrantRunner(bool verify) : copier_(device::make_host_copier({verify})) {}
+GrantRunner::GrantRunner(bool verify) : copier_(device::make_host_copier({.verify = verify})) {}
 
 std::optional<PartOutcome> GrantRunner::step(Attachment& link, const Part& part, Duration slab_wait) {
   const auto word = shm::unpack(link.channel().load_word(part.ref.record));
@@ -154,21 +152,12 @@ PartOutcome GrantRunner::run(Attachment& link, const Part& part, const shm::Gran
 }
 
 Status GrantRunner::copy(const Part& part) {
-  Status first = ok_status();
-  const auto direction =
+  device::CopyBatch batch;
+  batch.direction =
       part.kind == model::PlanKind::kSave ? device::Direction::kSave : device::Direction::kRestore;
-  for (std::size_t at = 0; at < slots_.size(); at += kSlotsPerSubmit) {
-    const std::size_t n = std::min(kSlotsPerSubmit, slots_.size() - at);
-    if (at > 0) fault_hit(FaultPoint::kClientMidCopy);
-    Status submitted =
-        copier_->submit({direction, &part.group->geometry, std::span(slots_).subspan(at, n), 0});
-    Status drained = copier_->drain();
-    if (!submitted.ok() || !drained.ok()) {
-      first = submitted.ok() ? drained : submitted;
-      break;
-    }
-  }
-  return first;
+  batch.groups.push_back({&part.group->geometry, slots_});
+  ORBITKV_ASSIGN_OR_RETURN(const auto ticket, copier_->submit(std::move(batch)));
+  return copier_->drain(ticket).status;
 }
 
 PartOutcome GrantRunner::finish(Attachment& link, const Part& part, const shm::GrantFields& fields,

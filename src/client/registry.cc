@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/limits.h"
 #include "base/text.h"
 
 namespace orbitkv::client {
@@ -35,7 +36,7 @@ std::uint16_t layer_number(std::vector<std::string>& names, const std::string& n
   return static_cast<std::uint16_t>(it - names.begin());
 }
 
-Result<RegisteredGroup> make_group(const Registration& registration, const Group& group) {
+Result<RegisteredGroup> make_group(const Registration& registration, const Group& group, const Entry& entry) {
   RegisteredGroup made;
   made.geometry.num_blocks = registration.num_blocks;
   auto& shape = made.geometry.shape;
@@ -48,8 +49,8 @@ Result<RegisteredGroup> make_group(const Registration& registration, const Group
     if (layer.group != group.id) continue;
     ORBITKV_RETURN_IF_ERROR(check_range(layer, registration.num_blocks));
     const std::uint16_t number = layer_number(names, layer.name);
-    made.geometry.fragments.push_back({number, layer.component, layer.base, layer.block_stride, layer.rows,
-                                       layer.row_bytes, layer.row_stride});
+    made.geometry.fragments.push_back({number, layer.component, entry.turns.at(layer.name), layer.base,
+                                       layer.block_stride, layer.rows, layer.row_bytes, layer.row_stride});
   }
   if (made.geometry.fragments.empty())
     return reject(format_text("group %u has no layer; list its layers or leave the group out", group.id));
@@ -80,8 +81,13 @@ Result<std::unique_ptr<Entry>> make_entry(const Registration& registration, std:
   rank.device = registration.device;
   rank.num_blocks = registration.num_blocks;
   rank.block_tokens = registration.block_tokens;
+  for (const Layer& layer : registration.layers)
+    entry->turns.emplace(layer.name, static_cast<std::uint16_t>(entry->turns.size()));
+  if (entry->turns.size() > limits::kLayers)
+    return reject(
+        format_text("%zu layer names; at most %u are allowed", entry->turns.size(), limits::kLayers));
   for (const Group& group : registration.groups) {
-    ORBITKV_ASSIGN_OR_RETURN(auto made, make_group(registration, group));
+    ORBITKV_ASSIGN_OR_RETURN(auto made, make_group(registration, group, *entry));
     rank.groups.push_back(made.geometry.shape);
     entry->groups.push_back(std::move(made));
   }

@@ -6,8 +6,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -27,6 +29,8 @@ struct Entry {
   std::uint64_t handle = 0;
   model::RankRegistration rank;
   std::vector<RegisteredGroup> groups;
+  // Place of every layer name in the engine's consuming order, over all groups.
+  std::map<std::string, std::uint16_t, std::less<>> turns;
   std::atomic<std::uint64_t> registration{0};  // of the living session; 0: none
   std::atomic<std::uint32_t> open_parts{0};
   bool closing = false;

@@ -1,6 +1,8 @@
-// What the conformance suite of device/copier_suite.h runs on: the memory of a device
-// behind an interface, the layouts that engines use, and a rig that holds the pages, a
-// host mirror of them, and slot images between guard bytes. Tests only.
+// What the conformance suites of device/copier_suite.h and device/copier_events_suite.h
+// run on: the memory of a device behind an interface, the layouts that engines use, and a
+// rig that holds the pages, a host mirror of them, and slot images between guard bytes.
+// Pages are reached through DeviceMemory only, and a verdict only after the end of its
+// batch. Tests only.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,14 +31,27 @@ class DeviceMemory {
   virtual std::byte* alloc(ByteCount bytes) = 0;  // device address, multiple of 64
   virtual void write(std::byte* to, std::span<const std::byte> bytes) = 0;
   virtual void read(std::span<std::byte> out, const std::byte* from) = 0;
-  // Like a slab: addressed by this process and by the copier, multiple of 64.
+  // Like a slab as it is mapped here: whole pages of this process, for add_slab().
   virtual std::byte* alloc_slab(ByteCount bytes) = 0;
+};
+
+// The device's events, and a stream that stands still.
+class DeviceEvents {
+ public:
+  virtual ~DeviceEvents() = default;  // destroys what it made
+  virtual EventHandle make() = 0;     // never recorded yet
+  // As the device says it: an event that was never recorded is done.
+  virtual bool done(EventHandle event) = 0;
+  // From hold() to release() nothing of this stream is executed.
+  virtual StreamHandle hold() = 0;
+  virtual void release() = 0;
 };
 
 struct Implementation {
   std::string name;
   std::function<std::unique_ptr<DeviceMemory>()> memory;
-  std::function<std::unique_ptr<Copier>(HostCopierOptions)> copier;
+  std::function<std::shared_ptr<Device>()> device;
+  std::function<std::unique_ptr<DeviceEvents>()> events = nullptr;  // null: no streams
 };
 inline void PrintTo(const Implementation& what, std::ostream* out) {
   *out << what.name;
@@ -139,16 +154,58 @@ inline Bytes random_bytes(std::size_t size, std::uint64_t seed) {
   return bytes;
 }
 
-// One engine's pages and some images, with a mirror that says what the pages should hold.
+// Memory, device and copier of one test.
+struct Stand {
+  Stand(const Implementation& implementation, const CopierOptions& options)
+      : memory(implementation.memory()), device(implementation.device()) {
+    auto made = device->new_copier(options);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    copier = std::move(*made);
+  }
+  ~Stand() {
+    copier.reset();
+    for (const auto slab : slabs) device->remove_slab(slab);
+  }
+  // A piece of a slab, multiple of 64.
+  std::byte* take(std::uint64_t bytes) {
+    bytes = (bytes + 63) / 64 * 64;
+    if (slabs.empty() || bytes > slabs.back().size() - used) {
+      const std::uint64_t slab = std::max(kSlab, bytes);
+      slabs.emplace_back(memory->alloc_slab(ByteCount(slab)), slab);
+      device->add_slab(slabs.back());
+      used = 0;
+    }
+    used += bytes;
+    return slabs.back().data() + used - bytes;
+  }
+
+  static constexpr std::uint64_t kSlab = 2 << 20;
+  std::unique_ptr<DeviceMemory> memory;
+  std::shared_ptr<Device> device;
+  std::unique_ptr<Copier> copier;
+  std::vector<std::span<std::byte>> slabs;
+  std::uint64_t used = 0;  // of the last slab
+};
+
+// Which places the layers of a rig have in the engine's order.
+struct Turns {
+  std::uint16_t first = 0;
+  std::uint16_t step = 1;
+  std::uint16_t of(std::uint16_t layer) const { return static_cast<std::uint16_t>(first + layer * step); }
+};
+
+// One group of an engine: its pages and some images, with a mirror that says what the
+// pages should hold. Several rigs may share a stand.
 class Rig {
  public:
   static constexpr std::uint64_t kGuard = 128;
   static constexpr std::byte kGuardByte{0xA5};
 
-  Rig(const Implementation& implementation, const EngineLayout& layout, HostCopierOptions options = {})
-      : memory_(implementation.memory()), copier_(implementation.copier(options)) {
+  Rig(const Implementation& implementation, const EngineLayout& layout, const CopierOptions& options = {})
+      : Rig(std::make_shared<Stand>(implementation, options), layout, Turns()) {}
+  Rig(std::shared_ptr<Stand> stand, const EngineLayout& layout, Turns turns) : stand_(std::move(stand)) {
     for (const std::uint64_t bytes : layout.buffers) {
-      buffers_.push_back(memory_->alloc(ByteCount(bytes)));
+      buffers_.push_back(memory().alloc(ByteCount(bytes)));
       mirrors_.emplace_back(bytes);
     }
     fragments_ = layout.fragments;
@@ -156,20 +213,22 @@ class Rig {
     for (const FragmentLayout& fragment : fragments_) {
       FragmentGeometry geometry = fragment.geometry;
       geometry.base = buffers_[fragment.buffer] + fragment.offset;
+      geometry.turn = turns.of(geometry.layer);
       group_.fragments.push_back(geometry);
       group_.shape.fragments.push_back({geometry.layer, geometry.component, ByteCount(geometry.bytes())});
     }
     layout_ = model::slot_layout(group_.shape);
   }
 
-  Copier& copier() { return *copier_; }
+  const std::shared_ptr<Stand>& stand() const { return stand_; }
+  Copier& copier() { return *stand_->copier; }
   const GroupGeometry& group() const { return group_; }
   const model::SlotLayout& layout() const { return layout_; }
 
   void fill_pages(std::uint64_t seed) {
     for (std::size_t i = 0; i < buffers_.size(); ++i) {
       mirrors_[i] = random_bytes(mirrors_[i].size(), seed + i);
-      memory_->write(buffers_[i], mirrors_[i]);
+      memory().write(buffers_[i], mirrors_[i]);
     }
   }
 
@@ -198,7 +257,7 @@ class Rig {
   bool pages_are_as_expected() {
     for (std::size_t i = 0; i < buffers_.size(); ++i) {
       Bytes actual(mirrors_[i].size());
-      memory_->read(actual, buffers_[i]);
+      memory().read(actual, buffers_[i]);
       if (std::memcmp(actual.data(), mirrors_[i].data(), actual.size()) != 0) return false;
     }
     return true;
@@ -207,7 +266,7 @@ class Rig {
   // A new image for a block, guard bytes on both sides.
   SlotCopy new_slot(std::uint32_t block) {
     const std::uint64_t bytes = layout_.slot_bytes + 2 * kGuard;
-    std::byte* at = memory_->alloc_slab(ByteCount(bytes));
+    std::byte* at = stand_->take(bytes);
     std::memset(at, static_cast<int>(kGuardByte), bytes);
     guarded_.push_back(at);
     const std::uint64_t id = guarded_.size();
@@ -227,9 +286,16 @@ class Rig {
     return true;
   }
 
-  Status run(Direction direction, std::span<SlotCopy> slots) {
-    ORBITKV_RETURN_IF_ERROR(copier_->submit({.direction = direction, .group = &group_, .slots = slots}));
-    return copier_->drain();
+  CopyBatch batch(Direction direction, std::span<SlotCopy> slots) const {
+    CopyBatch made;
+    made.direction = direction;
+    made.groups.push_back({&group_, slots});
+    return made;
+  }
+  Status run(Direction direction, std::span<SlotCopy> slots) { return run(batch(direction, slots)); }
+  Status run(CopyBatch what) {
+    ORBITKV_ASSIGN_OR_RETURN(const CopyTicket ticket, copier().submit(std::move(what)));
+    return copier().drain(ticket).status;
   }
   // The verdict on one slot; a refused batch is a test failure.
   bool restores(SlotCopy& slot) {
@@ -266,8 +332,9 @@ class Rig {
       body(std::span(at + row * geometry.row_stride, geometry.row_bytes));
   }
 
-  std::unique_ptr<DeviceMemory> memory_;
-  std::unique_ptr<Copier> copier_;
+  DeviceMemory& memory() { return *stand_->memory; }
+
+  std::shared_ptr<Stand> stand_;
   std::vector<std::byte*> buffers_;
   std::vector<Bytes> mirrors_;
   std::vector<FragmentLayout> fragments_;

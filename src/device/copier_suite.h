@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/limits.h"
 #include "device/copier_rig.h"
 
 namespace orbitkv::device::suite {
@@ -23,7 +24,7 @@ class CopierSuite : public testing::TestWithParam<Parameter> {
   static constexpr std::uint64_t kFirst = 100;   // seed of the pages that are saved
   static constexpr std::uint64_t kSecond = 200;  // of what the pages hold later
 
-  std::unique_ptr<Rig> new_rig(HostCopierOptions options = {}) {
+  std::unique_ptr<Rig> new_rig(const CopierOptions& options = {}) {
     auto rig = std::make_unique<Rig>(std::get<0>(GetParam()), std::get<1>(GetParam()), options);
     const Status status = validate(rig->group());
     EXPECT_TRUE(status.ok()) << status.error().message();
@@ -240,13 +241,117 @@ TEST_P(CopierSuite, RefusedBatchTouchesNothing) {
 TEST_P(CopierSuite, BatchesMayFollowEachOtherBeforeTheDrain) {
   auto rig = new_rig();
   std::vector<SlotCopy> first = rig->new_slots({0, 1}), second = rig->new_slots({8}), none;
-  for (std::vector<SlotCopy>* slots : {&first, &none, &second})
-    ASSERT_TRUE(rig->copier().submit({Direction::kSave, &rig->group(), *slots}).ok());
-  ASSERT_TRUE(rig->copier().drain().ok());
-  ASSERT_TRUE(rig->copier().drain().ok()) << "nothing left to wait for";
+  std::vector<CopyTicket> tickets;
+  for (std::vector<SlotCopy>* slots : {&first, &none, &second}) {
+    auto ticket = rig->copier().submit(rig->batch(Direction::kSave, *slots));
+    ASSERT_TRUE(ticket.ok()) << ticket.error().message();
+    tickets.push_back(*ticket);
+  }
+  for (const CopyTicket ticket : tickets) ASSERT_TRUE(rig->copier().drain(ticket).status.ok());
   for (const auto* slots : {&first, &second}) {
     for (SlotCopy slot : *slots) EXPECT_TRUE(rig->restores(slot));
   }
+}
+
+TEST_P(CopierSuite, TwoGroupsAreOneBatch) {
+  auto rig = new_rig();
+  Rig other(rig->stand(), contiguous("other", {512, 4096, 64}), Turns{1, 2});
+  other.fill_pages(kFirst + 50);
+  const auto mine = rig->pages(2), theirs = other.pages(7);
+  std::vector<SlotCopy> here = rig->new_slots({2}), there = other.new_slots({7, 0});
+  const auto both = [&](Direction direction) {
+    CopyBatch batch = rig->batch(direction, here);
+    batch.groups.push_back({&other.group(), there});
+    return rig->run(std::move(batch));
+  };
+  ASSERT_TRUE(both(Direction::kSave).ok());
+  rig->fill_pages(kSecond);
+  other.fill_pages(kSecond + 50);
+  here[0].block = 5;
+  there[0].block = 3;
+  there[1].digest ^= 1;
+  rig->expect_pages(5, mine);
+  other.expect_pages(3, theirs);
+  ASSERT_TRUE(both(Direction::kRestore).ok());
+  EXPECT_TRUE(here[0].verified);
+  EXPECT_TRUE(there[0].verified);
+  EXPECT_FALSE(there[1].verified);
+  EXPECT_TRUE(rig->pages_are_as_expected());
+  EXPECT_TRUE(other.pages_are_as_expected());
+  EXPECT_TRUE(rig->guards_are_whole() && other.guards_are_whole());
+}
+
+TEST_P(CopierSuite, BatchesOfBothDirectionsRunAtOnce) {
+  auto rig = new_rig();
+  std::vector<std::vector<Bytes>> content;
+  for (const std::uint32_t block : {0u, 1u, 2u, 3u}) content.push_back(rig->pages(block));
+  std::vector<SlotCopy> restored = saved(*rig, {0, 1, 2, 3}), stored = rig->new_slots({5, 6, 7, 8});
+  std::vector<CopyTicket> running;
+  for (std::size_t i = 0; i < 4; ++i) {
+    rig->expect_pages(restored[i].block, content[i]);
+    for (auto& [direction, slots] : {std::pair(Direction::kRestore, std::span(restored)),
+                                     std::pair(Direction::kSave, std::span(stored))}) {
+      auto ticket = rig->copier().submit(rig->batch(direction, slots.subspan(i, 1)));
+      ASSERT_TRUE(ticket.ok()) << ticket.error().message();
+      running.push_back(*ticket);
+    }
+  }
+  while (!running.empty()) {
+    std::erase_if(running, [&](CopyTicket ticket) {
+      const auto end = rig->copier().poll(ticket);
+      EXPECT_TRUE(!end || end->status.ok());
+      return end.has_value();
+    });
+  }
+  for (const SlotCopy& slot : restored) EXPECT_TRUE(slot.verified);
+  EXPECT_TRUE(rig->pages_are_as_expected());
+  for (SlotCopy slot : stored) EXPECT_TRUE(rig->restores(slot));
+  EXPECT_TRUE(rig->guards_are_whole());
+}
+
+TEST_P(CopierSuite, ABatchIsEnqueuedByItsEndAndEndsOnce) {
+  auto rig = new_rig();
+  SlotCopy slot = saved(*rig, {4})[0];
+  auto ticket = rig->copier().submit(rig->batch(Direction::kRestore, {&slot, 1}));
+  ASSERT_TRUE(ticket.ok()) << ticket.error().message();
+  bool enqueued = false;
+  std::optional<CopyEnd> end;
+  while (!end) {
+    const bool now = rig->copier().enqueued(*ticket);
+    EXPECT_TRUE(now || !enqueued) << "what was enqueued stays so";
+    enqueued = now;
+    end = rig->copier().poll(*ticket);
+  }
+  ASSERT_TRUE(end->status.ok()) << end->status.error().message();
+  EXPECT_TRUE(slot.verified);
+  std::uint64_t bytes = 0;
+  for (const auto& fragment : rig->group().fragments) bytes += fragment.bytes();
+  EXPECT_EQ(end->stats.bytes, bytes);
+  EXPECT_EQ(end->stats.fragments, rig->group().fragments.size());
+  EXPECT_FALSE(rig->copier().poll(*ticket)) << "a second end";
+}
+
+TEST_P(CopierSuite, MoreBatchesThanMayRunAreRefused) {
+  auto rig = new_rig();
+  std::vector<SlotCopy> slots(limits::kCopyBatches + 1);
+  for (SlotCopy& slot : slots) slot = rig->new_slot(4);
+  const auto submit = [&](SlotCopy& slot) {
+    return rig->copier().submit(rig->batch(Direction::kSave, {&slot, 1}));
+  };
+  std::vector<CopyTicket> running;
+  for (std::uint32_t i = 0; i < limits::kCopyBatches; ++i) {
+    auto ticket = submit(slots[i]);
+    ASSERT_TRUE(ticket.ok()) << ticket.error().message();
+    running.push_back(*ticket);
+  }
+  auto refused = submit(slots.back());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), Code::kBusy);
+  for (const CopyTicket ticket : running) EXPECT_TRUE(rig->copier().drain(ticket).status.ok());
+  auto last = submit(slots.back());
+  ASSERT_TRUE(last.ok()) << last.error().message();
+  EXPECT_TRUE(rig->copier().drain(*last).status.ok());
+  for (SlotCopy& slot : slots) EXPECT_TRUE(rig->restores(slot));
 }
 
 // Shows that the tests above notice a copier that does not verify.

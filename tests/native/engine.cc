@@ -170,7 +170,7 @@ client::Outcome Engine::start_save(std::span<const std::uint32_t> blocks, std::s
                                    client::OperationHandle& out) {
   std::vector<client::SaveGroup> groups;
   for (std::uint16_t g = 0; g < options_.shape.groups; ++g) groups.push_back({g, blocks, hashes});
-  return client_->start_save(registration_, groups, out);
+  return client_->start_save(registration_, groups, {}, out);
 }
 
 client::OperationStatus Engine::save(std::uint32_t block, std::uint64_t first_hash, std::uint32_t count) {
@@ -193,7 +193,7 @@ client::Outcome Engine::lease(std::uint64_t first_hash, std::uint32_t count, cli
 client::OperationStatus Engine::restore_from(const LeaseId& lease, std::span<const std::uint32_t> blocks) {
   const client::Load load{lease, 0, blocks};
   client::OperationHandle handle;
-  if (auto outcome = client_->start_restore(registration_, {&load, 1}, handle); !outcome.ok())
+  if (auto outcome = client_->start_restore(registration_, {&load, 1}, {}, handle); !outcome.ok())
     return {true, false, 0, outcome.message};
   const auto status = client_->wait(handle, kDoneWithinMs);
   client_->drop(handle);

@@ -37,7 +37,7 @@ void load(Engine& engine, std::uint64_t hash, std::atomic<bool>& stop, std::uint
     if (!engine.lease(hash, 16, ready).ok() || !ready.lease) continue;
     const auto targets = blocks_of(32, ready.hit_blocks);
     const client::Load request{ready.lease, 0, targets};
-    if (engine.client().start_restore(engine.registration(), {&request, 1}, handle).ok())
+    if (engine.client().start_restore(engine.registration(), {&request, 1}, {}, handle).ok())
       open.push_back(handle);
   }
   for (const auto handle : open) {
@@ -123,7 +123,7 @@ TEST(Restart, AClientThatComesFirstAttachesWhenTheManagerComes) {
   const auto hashes = hashes_of(1, 4);
   const client::SaveGroup group{0, blocks, hashes};
   client::OperationHandle handle;
-  ASSERT_EQ(engine.client().start_save(early, {&group, 1}, handle).message, "");
+  ASSERT_EQ(engine.client().start_save(early, {&group, 1}, {}, handle).message, "");
   EXPECT_TRUE(engine.client().wait(handle, kDoneWithinMs).success);
 }
 
@@ -144,7 +144,7 @@ TEST(Restart, LeasesDoNotOutliveTheManager) {
   const auto blocks = blocks_of(8, 4);
   const client::Load load{ready.lease, 0, blocks};
   client::OperationHandle handle;
-  EXPECT_EQ(engine.client().start_restore(engine.registration(), {&load, 1}, handle).action,
+  EXPECT_EQ(engine.client().start_restore(engine.registration(), {&load, 1}, {}, handle).action,
             client::Action::kRecompute);
   EXPECT_EQ(engine.restore(8, 1, 4).hits, 0u);
 }

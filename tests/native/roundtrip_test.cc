@@ -41,7 +41,7 @@ TEST(RoundTrip, EveryGeometryByteExactInAnotherProcess) {
       const auto blocks = blocks_of(20, 40);
       const client::Load load{ready.lease, group, blocks};
       client::OperationHandle handle;
-      ASSERT_TRUE(restorer.client().start_restore(restorer.registration(), {&load, 1}, handle).ok());
+      ASSERT_TRUE(restorer.client().start_restore(restorer.registration(), {&load, 1}, {}, handle).ok());
       const auto status = restorer.client().wait(handle, kDoneWithinMs);
       ASSERT_TRUE(status.done && status.success) << status.message;
       EXPECT_EQ(status.blocks, 40u);

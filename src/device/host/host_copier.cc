@@ -1,9 +1,13 @@
 #include "device/host/host_copier.h"
 
 #include <algorithm>
+#include <array>
+#include <mutex>
 
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/fault.h"
+#include "base/limits.h"
 #include "model/plan.h"
 #include "model/slot_image.h"
 
@@ -45,17 +49,27 @@ std::uint64_t check_of(const FragmentGeometry& fragment, std::uint64_t seed, std
   return checksum::check(raw, checksum::fragment_id(seed, name), fragment.bytes());
 }
 
-// One batch in progress.
-class BatchCopy {
+// The slots of one group of a batch, in progress.
+class GroupRun {
  public:
-  BatchCopy(const CopyBatch& batch, const MixKernel& kernel)
-      : batch_(batch), group_(*batch.group), kernel_(kernel), layout_(model::slot_layout(group_.shape)) {
-    const std::uint64_t bytes = batch_.slots.size() * layout_.slot_bytes;
+  GroupRun(const GroupCopy& copy, Direction direction, const MixKernel& kernel)
+      : copy_(copy),
+        group_(*copy.group),
+        direction_(direction),
+        kernel_(kernel),
+        layout_(model::slot_layout(group_.shape)) {
+    const std::uint64_t bytes = copy_.slots.size() * layout_.slot_bytes;
     stores_ = bytes >= kStreamFrom.value ? Stores::kStream : Stores::kNormal;
   }
 
+  std::uint64_t payload() const {
+    std::uint64_t bytes = 0;
+    for (const FragmentGeometry& fragment : group_.fragments) bytes += fragment.bytes();
+    return bytes * copy_.slots.size();
+  }
+
   void save(std::size_t slot_index) {
-    SlotCopy& slot = batch_.slots[slot_index];
+    SlotCopy& slot = copy_.slots[slot_index];
     model::SlotHeader header{slot.allocation, layout_.slot_bytes, {}};
     header.checks.reserve(group_.fragments.size());
     for (std::size_t f = 0; f < group_.fragments.size(); ++f)
@@ -65,7 +79,7 @@ class BatchCopy {
 
   // Without `verify` whatever lies in the image is copied and believed.
   void restore(std::size_t slot_index, bool verify) {
-    SlotCopy& slot = batch_.slots[slot_index];
+    SlotCopy& slot = copy_.slots[slot_index];
     slot.verified = false;
     std::vector<std::uint64_t> checks;
     if (verify) {
@@ -89,12 +103,12 @@ class BatchCopy {
   }
 
   std::uint64_t copy_fragment(std::size_t slot_index, std::size_t f) {
-    const SlotCopy& slot = batch_.slots[slot_index];
+    const SlotCopy& slot = copy_.slots[slot_index];
     const FragmentGeometry& fragment = group_.fragments[f];
     std::byte* page = fragment.base + slot.block * fragment.block_stride;
     std::byte* image = slot.image + layout_.fragment_offsets[f];
     RowCopy copy = rows_of(fragment);
-    const bool saving = batch_.direction == Direction::kSave;
+    const bool saving = direction_ == Direction::kSave;
     copy.to = saving ? image : page;
     copy.from = saving ? page : image;
     copy.to_stride = saving ? fragment.row_bytes : fragment.row_stride;
@@ -105,17 +119,18 @@ class BatchCopy {
 
   const std::byte* source_after(std::size_t slot_index, std::size_t f) const {
     if (f + 1 < group_.fragments.size()) return source(slot_index, f + 1);
-    return slot_index + 1 < batch_.slots.size() ? source(slot_index + 1, 0) : nullptr;
+    return slot_index + 1 < copy_.slots.size() ? source(slot_index + 1, 0) : nullptr;
   }
 
   const std::byte* source(std::size_t slot_index, std::size_t f) const {
-    const SlotCopy& slot = batch_.slots[slot_index];
-    if (batch_.direction == Direction::kSave) return page_of(group_.fragments[f], slot.block);
+    const SlotCopy& slot = copy_.slots[slot_index];
+    if (direction_ == Direction::kSave) return page_of(group_.fragments[f], slot.block);
     return slot.image + layout_.fragment_offsets[f];
   }
 
-  const CopyBatch& batch_;
+  const GroupCopy& copy_;
   const GroupGeometry& group_;
+  const Direction direction_;
   const MixKernel& kernel_;
   const model::SlotLayout layout_;
   Stores stores_ = Stores::kNormal;
@@ -123,53 +138,122 @@ class BatchCopy {
 };
 
 // The whole batch before the first byte, so that a refused batch has touched nothing.
-Status check_batch(const CopyBatch& batch) {
-  if (batch.group == nullptr) return bug("a copy batch without a group geometry");
-  if (batch.ready_stream != 0)
-    return reject("ready_stream " + std::to_string(batch.ready_stream) +
-                  ": the host copier knows no streams; pass 0 when the pages are ready");
-  for (const SlotCopy& slot : batch.slots) {
-    if (slot.block >= batch.group->num_blocks)
+Status check_group(const GroupCopy& copy) {
+  if (copy.group == nullptr) return bug("a copy batch without a group geometry");
+  for (const SlotCopy& slot : copy.slots) {
+    if (slot.block >= copy.group->num_blocks)
       return reject("block " + std::to_string(slot.block) + " of a copy batch is outside the " +
-                    std::to_string(batch.group->num_blocks) + " registered blocks");
+                    std::to_string(copy.group->num_blocks) + " registered blocks");
     if (slot.image == nullptr || !aligned(slot.image))
       return bug("the slot image for block " + std::to_string(slot.block) + " is not 64-byte aligned");
   }
   return ok_status();
 }
+Status check_batch(const CopyBatch& batch) {
+  if (batch.ready || !batch.events.empty())
+    return reject("pages in CPU memory have no streams: pass no ready stream and no layer events");
+  for (const GroupCopy& copy : batch.groups) ORBITKV_RETURN_IF_ERROR(check_group(copy));
+  return ok_status();
+}
 
 class HostCopier final : public Copier {
  public:
-  HostCopier(HostCopierOptions options, Isa isa) : options_(options), kernel_(mix_kernel(isa)) {}
+  HostCopier(const CopierOptions& options, Isa isa) : options_(options), kernel_(mix_kernel(isa)) {}
 
   std::string name() const override { return std::string("host ") + kernel_.name; }
 
   // Copies at once: the caller's thread is the copy queue, and a small copy costs no hand-over.
-  Status submit(const CopyBatch& batch) override {
+  Result<CopyTicket> submit(CopyBatch batch) override {
     ORBITKV_RETURN_IF_ERROR(check_batch(batch));
-    BatchCopy copy(batch, kernel_);
-    for (std::size_t i = 0; i < batch.slots.size(); ++i) {
-      if (batch.direction == Direction::kSave) copy.save(i);
-      if (batch.direction == Direction::kRestore) copy.restore(i, options_.verify);
-    }
+    Ended* place = std::find_if(ended_.begin(), ended_.end(), [](const Ended& e) { return e.ticket == 0; });
+    if (place == ended_.end())
+      return busy(std::to_string(limits::kCopyBatches) + " copy batches run; poll until one has ended");
+    CopyStats stats;
+    for (const GroupCopy& copy : batch.groups) run(copy, batch.direction, stats);
     stream_fence();
-    return ok_status();
+    *place = {next_++, stats};
+    return CopyTicket{place->ticket};
   }
 
-  Status drain() override { return ok_status(); }
+  bool enqueued(CopyTicket) const override { return true; }
+
+  std::optional<CopyEnd> poll(CopyTicket ticket) override {
+    for (Ended& ended : ended_) {
+      if (ticket.value == 0 || ended.ticket != ticket.value) continue;
+      ended.ticket = 0;
+      return CopyEnd{ok_status(), ended.stats};
+    }
+    return std::nullopt;
+  }
 
  private:
-  HostCopierOptions options_;
+  struct Ended {
+    std::uint64_t ticket = 0;  // 0: none
+    CopyStats stats;
+  };
+
+  void run(const GroupCopy& copy, Direction direction, CopyStats& stats) {
+    if (copy.slots.empty()) return;
+    GroupRun group(copy, direction, kernel_);
+    for (std::size_t i = 0; i < copy.slots.size(); ++i) {
+      if (i > 0) fault_hit(FaultPoint::kClientMidCopy);
+      if (direction == Direction::kSave) group.save(i);
+      if (direction == Direction::kRestore) group.restore(i, options_.verify);
+    }
+    stats.bytes += group.payload();
+    stats.fragments += copy.slots.size() * copy.group->fragments.size();
+    ++stats.submissions;
+  }
+
+  CopierOptions options_;
   MixKernel kernel_;
+  std::array<Ended, limits::kCopyBatches> ended_;  // not polled yet
+  std::uint64_t next_ = 1;
+};
+
+class HostDevice final : public Device {
+ public:
+  explicit HostDevice(Isa isa) : isa_(isa) {}
+
+  std::string identity() const override { return "cpu:0"; }
+  Status check_memory(std::span<const std::byte>) const override { return ok_status(); }
+  void add_slab(std::span<std::byte> slab) override {
+    std::lock_guard lock(mutex_);
+    slabs_.push_back(slab.data());
+  }
+  void remove_slab(std::span<std::byte> slab) override {
+    std::lock_guard lock(mutex_);
+    std::erase(slabs_, slab.data());
+  }
+  std::size_t reachable_slabs() const override {
+    std::lock_guard lock(mutex_);
+    return slabs_.size();
+  }
+  // Whatever stream the caller names is another device's: nothing stands on it for the CPU.
+  Result<Fence> fence(StreamHandle) override { return Fence(); }
+  Result<std::unique_ptr<Copier>> new_copier(const CopierOptions& options) override {
+    return make_host_copier(options, isa_);
+  }
+
+ private:
+  const Isa isa_;
+  mutable std::mutex mutex_;
+  std::vector<const std::byte*> slabs_;
 };
 
 }  // namespace
 
-std::unique_ptr<Copier> make_host_copier(HostCopierOptions options, Isa isa) {
-  return std::make_unique<HostCopier>(options, isa);
+std::unique_ptr<Device> make_host_device(Isa isa) {
+  return std::make_unique<HostDevice>(isa);
+}
+std::unique_ptr<Device> make_host_device() {
+  return make_host_device(best_isa());
 }
 
-std::unique_ptr<Copier> make_host_copier(HostCopierOptions options) {
+std::unique_ptr<Copier> make_host_copier(const CopierOptions& options, Isa isa) {
+  return std::make_unique<HostCopier>(options, isa);
+}
+std::unique_ptr<Copier> make_host_copier(const CopierOptions& options) {
   return make_host_copier(options, best_isa());
 }
 

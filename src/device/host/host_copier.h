@@ -1,18 +1,25 @@
-// The host copier beyond the seam: a chosen instruction set, and the checksums of a
-// page as it lies in host memory, for tests and tools. make_host_copier() of
-// device/copier.h takes the best instruction set.
+// The host copier and the CPU as a device: pages and images are memory of this process,
+// so there are no streams, fences are empty and slabs need no preparation. submit()
+// copies in the caller's thread; the first poll ends the batch. Also: a chosen
+// instruction set, and the checksums of a page as it lies in host memory, for tests
+// and tools.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "device/copier.h"
+#include "device/device.h"
 #include "device/host/mix_copy.h"
 
 namespace orbitkv::device {
 
-// `isa` is one that isa_supported() has said yes to.
-std::unique_ptr<Copier> make_host_copier(HostCopierOptions options, Isa isa);
+// "cpu:0". `isa` is one that isa_supported() has said yes to.
+std::unique_ptr<Device> make_host_device(Isa isa);
+std::unique_ptr<Device> make_host_device();  // the best instruction set
+
+std::unique_ptr<Copier> make_host_copier(const CopierOptions& options, Isa isa);
+std::unique_ptr<Copier> make_host_copier(const CopierOptions& options = {});
 
 // The check of every fragment of one engine block, in layout order: what a save of
 // this block under this seed would write into the image's header.

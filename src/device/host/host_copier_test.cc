@@ -15,19 +15,21 @@ class HostMemory final : public suite::DeviceMemory {
   ~HostMemory() override {
     for (std::byte* at : taken_) std::free(at);
   }
-  std::byte* alloc(ByteCount bytes) override {
-    taken_.push_back(static_cast<std::byte*>(std::aligned_alloc(64, (bytes.value + 63) / 64 * 64)));
-    return taken_.back();
-  }
+  std::byte* alloc(ByteCount bytes) override { return take(bytes, 64); }
   void write(std::byte* to, std::span<const std::byte> bytes) override {
     std::copy(bytes.begin(), bytes.end(), to);
   }
   void read(std::span<std::byte> out, const std::byte* from) override {
     std::copy_n(from, out.size(), out.begin());
   }
-  std::byte* alloc_slab(ByteCount bytes) override { return alloc(bytes); }
+  std::byte* alloc_slab(ByteCount bytes) override { return take(bytes, 4096); }
 
  private:
+  std::byte* take(ByteCount bytes, std::uint64_t align) {
+    taken_.push_back(
+        static_cast<std::byte*>(std::aligned_alloc(align, (bytes.value + align - 1) / align * align)));
+    return taken_.back();
+  }
   std::vector<std::byte*> taken_;
 };
 
@@ -36,7 +38,7 @@ std::vector<suite::Implementation> host_implementations() {
   for (const Isa isa : kAllIsas) {
     if (!isa_supported(isa)) continue;
     all.push_back({mix_kernel(isa).name, [] { return std::make_unique<HostMemory>(); },
-                   [isa](HostCopierOptions options) { return make_host_copier(options, isa); }});
+                   [isa] { return std::shared_ptr(make_host_device(isa)); }});
   }
   return all;
 }
@@ -50,16 +52,35 @@ TEST(HostCopier, TakesTheBestInstructionSet) {
   EXPECT_EQ(make_host_copier()->name(), std::string("host ") + mix_kernel(best_isa()).name);
 }
 
-TEST(HostCopier, RefusesAStream) {
+// Nothing would ever record them.
+TEST(HostCopier, RefusesLayerEvents) {
   suite::Rig rig(host_implementations()[0], suite::engine_layouts()[0]);
   std::vector<SlotCopy> slots = rig.new_slots({0});
-  const Status status = rig.copier().submit({.group = &rig.group(), .slots = slots, .ready_stream = 7});
-  ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.error().code(), Code::kReject);
+  CopyBatch batch = rig.batch(Direction::kRestore, slots);
+  batch.events = {{0, EventHandle{7}}};
+  const auto ticket = rig.copier().submit(std::move(batch));
+  ASSERT_FALSE(ticket.ok());
+  EXPECT_EQ(ticket.error().code(), Code::kReject);
 }
 
 TEST(HostCopier, RefusesABatchWithoutGeometry) {
-  EXPECT_EQ(make_host_copier()->submit({}).error().code(), Code::kBug);
+  CopyBatch batch;
+  batch.groups.push_back({});
+  EXPECT_EQ(make_host_copier()->submit(std::move(batch)).error().code(), Code::kBug);
+}
+
+TEST(HostDevice, HasNoStreamsAndKeepsItsSlabs) {
+  auto device = make_host_device();
+  EXPECT_EQ(device->identity(), "cpu:0");
+  auto fence = device->fence(StreamHandle{7});
+  ASSERT_TRUE(fence.ok());
+  EXPECT_FALSE(*fence);
+  std::vector<std::byte> one(64), two(64);
+  device->add_slab(one);
+  device->add_slab(two);
+  EXPECT_EQ(device->reachable_slabs(), 2u);
+  device->remove_slab(one);
+  EXPECT_EQ(device->reachable_slabs(), 1u);
 }
 
 TEST(PageChecks, AreWhatASaveWritesIntoTheHeader) {
