@@ -28,6 +28,7 @@ ARROWS = {
     "src/client": {
         "include", "src/base", "src/wire", "src/model", "src/shm", "src/mem", "src/device", "src/device/host",
     },
+    "src/capi": {"include", "src/base"},
     # No device: the Manager never touches one.
     "src/daemon": {"src/base", "src/wire", "src/model", "src/rt", "src/mem", "src/shm", "src/cache", "bench"},
     VALUES: set(),
@@ -52,14 +53,14 @@ THIRD_PARTY = {
 SYSTEM_DIRECTORIES = {"sys", "linux", "asm", "bits", "arpa", "netinet", "net"}
 SYSTEM_HEADERS = {
     "cpuid.h", "dirent.h", "dlfcn.h", "errno.h", "fcntl.h", "immintrin.h", "limits.h", "netdb.h", "nmmintrin.h",
-    "poll.h", "pthread.h", "pwd.h", "sched.h", "signal.h", "spawn.h", "stdint.h", "stdio.h", "stdlib.h", "string.h",
-    "termios.h", "time.h", "unistd.h", "wordexp.h", "x86intrin.h",
+    "poll.h", "pthread.h", "pwd.h", "sched.h", "signal.h", "spawn.h", "stdbool.h", "stddef.h",
+    "stdint.h", "stdio.h", "stdlib.h", "string.h", "termios.h", "time.h", "unistd.h", "wordexp.h", "x86intrin.h",
 }
 # They cost every includer half a second and more (regex five).
 HEAVY_IN_HEADERS = {"regex", "iostream", "filesystem", "ranges"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
-SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".cuh", ".inc"}
+SUFFIXES = {".h", ".c", ".cc", ".cpp", ".cu", ".cuh", ".inc"}
 
 
 def is_test(path):

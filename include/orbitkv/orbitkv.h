@@ -1,0 +1,349 @@
+// The C interface of an OrbitKV client (C11; also C++). One orbitkv_client is one session
+// of one process with the Manager of this host: a scheduler (queries, leases), a worker
+// (registration, save, restore), or both. Link liborbitkv.so, or dlopen it: it needs no
+// CUDA, and no exception leaves it. docs/c-api.md has a program.
+//
+// Threads: every call is thread-safe but orbitkv_destroy, which nobody may race. A forked
+// child is answered ORBITKV_REJECT and opens a client of its own.
+// Ownership: the engine's pages are lent from orbitkv_start_* until the operation is done;
+// everything else that is passed in is read during the call only. Once loaded, the library
+// stays until the process ends, whatever dlclose says.
+#ifndef ORBITKV_ORBITKV_H_
+#define ORBITKV_ORBITKV_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define ORBITKV_API __attribute__((visibility("default")))
+#else
+#define ORBITKV_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Raised when a member or a function is added; nothing is ever taken away within a soname.
+#define ORBITKV_C_API_VERSION 1
+
+// ---- what every call has in common ----
+
+// What the caller should do; the answer of every call that can fail.
+typedef enum orbitkv_action {
+  ORBITKV_OK = 0,
+  ORBITKV_RETRY = 1,      // a stated limit is reached, or not in time: later
+  ORBITKV_RECOMPUTE = 2,  // the bytes are not to be had: compute them
+  ORBITKV_RECONNECT = 3,  // no session stands; the client goes on trying by itself
+  ORBITKV_REJECT = 4,     // the input is wrong and stays wrong
+  ORBITKV_BUG = 5         // an invariant of OrbitKV broke: report the text
+} orbitkv_action;
+
+// Filled by every call that is given one (NULL: no text wanted), success included.
+typedef struct orbitkv_error {
+  orbitkv_action action;
+  char message[1020];  // cause and remedy, ends with 0; empty on success; cut if too long
+} orbitkv_error;
+
+// Structs that can grow begin with `size`, which the ORBITKV_*_INIT macros set to what the
+// caller was compiled with. Start from the macro and set what differs. An older caller
+// gets the defaults for what it does not know; what an older library does not know is
+// rejected unless it is zero. All elements of one array have one size.
+
+// A client. Valid from orbitkv_open to orbitkv_destroy.
+typedef struct orbitkv_client orbitkv_client;
+
+// The engine's chained block hash, as the engine gives it.
+typedef struct orbitkv_hash {
+  uint8_t bytes[32];
+} orbitkv_hash;
+// One engine: 128 bits that all its ranks share, new for each start.
+typedef struct orbitkv_instance {
+  uint8_t bytes[16];
+} orbitkv_instance;
+// Pinned bytes in the Manager. All zero: none.
+typedef struct orbitkv_lease {
+  uint8_t bytes[16];
+} orbitkv_lease;
+// Registered memory; survives a restart of the Manager. Never 0.
+typedef struct orbitkv_registration {
+  uint64_t value;
+} orbitkv_registration;
+// A save or a restore. Never 0, and never used twice by a client.
+typedef struct orbitkv_operation {
+  uint64_t value;
+} orbitkv_operation;
+
+// Destination "leave this block alone".
+#define ORBITKV_HOLE UINT32_MAX
+// Nothing has to be waited for. 0 is CUDA's default stream.
+#define ORBITKV_NO_STREAM UINT64_MAX
+
+// "ok", "retry", ...; "unknown" for a number that is none. Static text.
+ORBITKV_API const char* orbitkv_action_name(orbitkv_action action);
+// "0.1.0": of the library that was loaded. Static text.
+ORBITKV_API const char* orbitkv_version(void);
+// ORBITKV_C_API_VERSION of the library that was loaded.
+ORBITKV_API uint32_t orbitkv_c_api_version(void);
+// Frees what the library allocated for the caller. NULL is fine.
+ORBITKV_API void orbitkv_free(void* allocated);
+
+// ---- session ----
+
+typedef struct orbitkv_options {
+  size_t size;
+  const char* bootstrap_socket;  // NULL: the default path, the same as the Manager's
+  const char* name;              // in the Manager's log and status; NULL: "client"
+  uint32_t timeout_ms;           // of every blocking call
+  uint32_t spin_iterations;      // before a waiting call sleeps
+  bool verify;                   // restores compare checksums; false: tests of tests only
+  bool inline_copies;            // small copies are started by the calling thread
+  const char* copy_method;       // GPU pages: "auto" (NULL), "direct" (DMA), "kernel"
+  const char* copy_pace;         // "full" (NULL), "gentle": about half, for compute beside it
+  const char* trace_file;        // JSON lines, one an operation; NULL: ORBITKV_TRACE_TRANSFERS
+} orbitkv_options;
+#define ORBITKV_OPTIONS_INIT {sizeof(orbitkv_options), NULL, NULL, 5000, 64, true, true, NULL, NULL, NULL}
+
+// Connects if a Manager is there; if not, the client is made all the same and goes on
+// trying in the background. options NULL: the defaults. REJECT: an option is wrong.
+// RETRY: its threads cannot start. *out is set on success only.
+ORBITKV_API orbitkv_action orbitkv_open(const orbitkv_options* options, orbitkv_client** out,
+                                        orbitkv_error* error);
+// Stops admission, drains, says goodbye; timeout_ms at most. Whoever waits or calls later
+// is answered (RECONNECT "closed", or the operation's end); the descriptor stays open.
+ORBITKV_API void orbitkv_close(orbitkv_client* client);
+// Closes and frees. What is still claimed is copied to its end first. NULL is fine.
+ORBITKV_API void orbitkv_destroy(orbitkv_client* client);
+
+// Until a session stands. RECONNECT: none after timeout_ms; the text says what is missing.
+ORBITKV_API orbitkv_action orbitkv_wait_connected(orbitkv_client* client, uint32_t timeout_ms,
+                                                  orbitkv_error* error);
+// One round trip over the session.
+ORBITKV_API orbitkv_action orbitkv_ping(orbitkv_client* client, orbitkv_error* error);
+
+typedef struct orbitkv_health_info {
+  size_t size;
+  bool connected;
+  uint32_t open_operations;
+  uint64_t incarnation;  // of the Manager
+  uint64_t reconnects;
+  char message[512];  // not connected: why; cut if too long
+} orbitkv_health_info;
+#define ORBITKV_HEALTH_INIT {sizeof(orbitkv_health_info), false, 0, 0, 0, ""}
+
+// Of this session, without asking the Manager.
+ORBITKV_API orbitkv_action orbitkv_health(orbitkv_client* client, orbitkv_health_info* out,
+                                          orbitkv_error* error);
+// False: its process has ended, or none is attached.
+ORBITKV_API bool orbitkv_peer_alive(orbitkv_client* client);
+// The Manager's status as JSON text; give it back with orbitkv_free.
+ORBITKV_API orbitkv_action orbitkv_status_json(orbitkv_client* client, char** out, orbitkv_error* error);
+
+// ---- memory ----
+
+// One fragment of every block: layer x component. Block b, row r starts at
+// base + b * block_stride + r * row_stride and holds row_bytes.
+typedef struct orbitkv_layer {
+  size_t size;
+  const char* name;  // for messages and layer events; components of one layer share it
+  uint16_t group;
+  uint16_t component;     // 0 = K (or K and V together), 1 = V
+  uint32_t rows;          // of a block
+  void* base;             // device address if the registration names a GPU
+  uint64_t bytes;         // of the allocation from base on; all ranges lie inside
+  uint64_t block_stride;  // bytes
+  uint64_t row_bytes;
+  uint64_t row_stride;  // bytes; unused for one row
+} orbitkv_layer;
+#define ORBITKV_LAYER_INIT {sizeof(orbitkv_layer), NULL, 0, 0, 1, NULL, 0, 0, 0, 0}
+
+// A group of layers: which shard of its blocks this rank reads and writes.
+typedef struct orbitkv_group {
+  size_t size;
+  uint16_t id;
+  uint16_t shard;
+  uint16_t shards;
+  bool writer;
+} orbitkv_group;
+#define ORBITKV_GROUP_INIT {sizeof(orbitkv_group), 0, 0, 1, true}
+
+typedef struct orbitkv_memory {
+  size_t size;
+  orbitkv_instance instance;
+  // Everything that changes the meaning of the bytes, as text: blocks are found again only
+  // under the same text and shapes.
+  const char* name_space;
+  uint16_t rank;
+  uint16_t world_size;
+  uint32_t num_blocks;
+  uint32_t block_tokens;
+  const char* device;           // NULL: "cpu:0"; "cuda:<ordinal>", "GPU-<uuid>", "MIG-<uuid>"
+  const orbitkv_group* groups;  // NULL with count 0: one group 0, unsharded
+  size_t group_count;
+  const orbitkv_layer* layers;  // in the engine's consuming order
+  size_t layer_count;
+} orbitkv_memory;
+#define ORBITKV_MEMORY_INIT {sizeof(orbitkv_memory), {{0}}, NULL, 0, 1, 0, 0, NULL, NULL, 0, NULL, 0}
+
+// Makes memory known; without a Manager it is announced when one is there. The memory must
+// stay until orbitkv_unregister or orbitkv_destroy. REJECT names the layer that is wrong.
+ORBITKV_API orbitkv_action orbitkv_register(orbitkv_client* client, const orbitkv_memory* memory,
+                                            orbitkv_registration* out, orbitkv_error* error);
+// Stops admission, waits for the registration's operations, then forgets the memory.
+// RETRY: operations are still open after timeout_ms, and the registration stands.
+ORBITKV_API orbitkv_action orbitkv_unregister(orbitkv_client* client, orbitkv_registration registration,
+                                              orbitkv_error* error);
+
+// ---- lookup ----
+
+typedef struct orbitkv_query {
+  size_t size;
+  orbitkv_instance instance;
+  const orbitkv_hash* hashes;  // a prompt's blocks in order
+  size_t hash_count;
+  const char* request_id;  // the caller's, at most 256 bytes
+  uint16_t group;
+} orbitkv_query;
+#define ORBITKV_QUERY_INIT {sizeof(orbitkv_query), {{0}}, NULL, 0, NULL, 0}
+
+// Which blocks are there. Pins nothing. hit_blocks: the leading run. positions: the
+// caller's array of `capacity` entries (NULL with 0: not wanted), filled with the index
+// of every resident hash in ascending order; *count tells how many there are, also where
+// that is more than the capacity. hit_blocks and count may be NULL.
+typedef struct orbitkv_positions {
+  uint32_t* positions;
+  size_t capacity;
+  size_t count;  // out
+} orbitkv_positions;
+ORBITKV_API orbitkv_action orbitkv_query_candidates(orbitkv_client* client, const orbitkv_query* query,
+                                                    uint32_t* hit_blocks, orbitkv_positions* positions,
+                                                    orbitkv_error* error);
+// Leases the leading run: restore it or release it. A miss is OK with hit_blocks 0 and no
+// lease. The same request id and hashes are answered with the same lease again.
+ORBITKV_API orbitkv_action orbitkv_query_prefetch(orbitkv_client* client, const orbitkv_query* query,
+                                                  uint32_t* hit_blocks, orbitkv_lease* lease,
+                                                  orbitkv_error* error);
+// Gives back a lease that is not restored, or not to its end. Of one that is gone already
+// nothing is left to do, which is OK. REJECT: it is another instance's.
+ORBITKV_API orbitkv_action orbitkv_release(orbitkv_client* client, const orbitkv_lease* lease,
+                                           orbitkv_error* error);
+// Releases what query_prefetch leased for this instance, request id and group, if anything;
+// the query's hashes are not looked at.
+ORBITKV_API orbitkv_action orbitkv_cancel_query(orbitkv_client* client, const orbitkv_query* query,
+                                                orbitkv_error* error);
+
+// ---- save and restore ----
+
+typedef struct orbitkv_save_group {
+  size_t size;
+  uint16_t group;
+  const uint32_t* blocks;      // engine blocks
+  const orbitkv_hash* hashes;  // one a block
+  size_t count;                // of each of them
+} orbitkv_save_group;
+#define ORBITKV_SAVE_GROUP_INIT {sizeof(orbitkv_save_group), 0, NULL, NULL, 0}
+
+typedef struct orbitkv_save {
+  size_t size;
+  const orbitkv_save_group* groups;
+  size_t group_count;
+  uint64_t ready_stream;  // CUstream of whoever writes the pages; ignored for CPU pages
+} orbitkv_save;
+#define ORBITKV_SAVE_INIT {sizeof(orbitkv_save), NULL, 0, 0}
+
+typedef struct orbitkv_load {
+  size_t size;
+  orbitkv_lease lease;
+  uint16_t group;
+  const uint32_t* blocks;  // engine blocks, one a block of the lease; ORBITKV_HOLE skips
+  size_t block_count;
+} orbitkv_load;
+#define ORBITKV_LOAD_INIT {sizeof(orbitkv_load), {{0}}, 0, NULL, 0}
+
+// Recorded after the last byte of the layer (all entries of that name). The events are the
+// engine's, live until the operation is done, and distinct.
+typedef struct orbitkv_layer_event {
+  size_t size;
+  const char* layer;  // name
+  uint64_t event;     // CUevent
+} orbitkv_layer_event;
+#define ORBITKV_LAYER_EVENT_INIT {sizeof(orbitkv_layer_event), NULL, 0}
+
+typedef struct orbitkv_restore {
+  size_t size;
+  const orbitkv_load* loads;
+  size_t load_count;
+  uint64_t ready_stream;  // CUstream of earlier users of the pages; ignored for CPU pages
+  // Events order, the verdict decides: what runs behind these events must not be let out
+  // before the operation is done and a success.
+  const orbitkv_layer_event* layer_events;
+  size_t layer_event_count;
+} orbitkv_restore;
+#define ORBITKV_RESTORE_INIT {sizeof(orbitkv_restore), NULL, 0, 0, NULL, 0}
+
+// Lends the pages until the operation is done. Not OK: nothing was sent, nothing is lent.
+// The calling thread never waits for the device and keeps its current device context.
+ORBITKV_API orbitkv_action orbitkv_start_save(orbitkv_client* client, orbitkv_registration registration,
+                                              const orbitkv_save* save, orbitkv_operation* out,
+                                              orbitkv_error* error);
+// All loads are one operation: copied in the order of the layers, over all loads.
+ORBITKV_API orbitkv_action orbitkv_start_restore(orbitkv_client* client, orbitkv_registration registration,
+                                                 const orbitkv_restore* restore, orbitkv_operation* out,
+                                                 orbitkv_error* error);
+// Until every layer event of a restore has been recorded; only then may anything wait for
+// them. RECOMPUTE: the operation ended without (the text says why). RETRY: not in time.
+ORBITKV_API orbitkv_action orbitkv_wait_enqueued(orbitkv_client* client, orbitkv_operation operation,
+                                                 uint32_t timeout_ms, orbitkv_error* error);
+
+typedef struct orbitkv_operation_status {
+  size_t size;
+  bool done;
+  bool success;       // done: every byte copied and verified, or nothing was to do
+  uint32_t blocks;    // done: copied by this operation
+  char message[512];  // done and no success: why; cut if too long
+} orbitkv_operation_status;
+#define ORBITKV_OPERATION_STATUS_INIT {sizeof(orbitkv_operation_status), false, false, 0, ""}
+
+// OK: *out is filled; how the operation went stands in it. An operation that is unknown or
+// was dropped is done and no success.
+ORBITKV_API orbitkv_action orbitkv_poll(orbitkv_client* client, orbitkv_operation operation,
+                                        orbitkv_operation_status* out, orbitkv_error* error);
+// As poll, after the end or timeout_ms. Not done then: everything is as it was.
+ORBITKV_API orbitkv_action orbitkv_wait(orbitkv_client* client, orbitkv_operation operation,
+                                        uint32_t timeout_ms, orbitkv_operation_status* out,
+                                        orbitkv_error* error);
+
+// For event loops: readable while there are operations that ended and were not taken.
+// The client's; poll it, never read or close it. -1: no client.
+ORBITKV_API int orbitkv_completion_fd(orbitkv_client* client);
+// Writes up to `capacity` operations that ended, each once over all calls, and returns how
+// many. What does not fit keeps the descriptor readable. Dropped ones are left out.
+ORBITKV_API size_t orbitkv_take_completed(orbitkv_client* client, orbitkv_operation* out, size_t capacity);
+// A finished operation is forgotten; an open one goes on and is forgotten when it ends.
+ORBITKV_API void orbitkv_drop(orbitkv_client* client, orbitkv_operation operation);
+
+// Host observations of one operation, nanoseconds since its start.
+typedef struct orbitkv_operation_report {
+  size_t size;
+  uint64_t readiness_ns;
+  uint64_t dispatched_ns;
+  uint64_t dequeued_ns;
+  uint64_t claimed_ns;
+  uint64_t enqueued_ns;
+  uint64_t drained_ns;
+  uint64_t bytes;
+  uint64_t fragments;
+  char method[64];
+} orbitkv_operation_report;
+#define ORBITKV_OPERATION_REPORT_INIT {sizeof(orbitkv_operation_report), 0, 0, 0, 0, 0, 0, 0, 0, ""}
+
+// REJECT: not traced (see trace_file), not done, or dropped.
+ORBITKV_API orbitkv_action orbitkv_report(orbitkv_client* client, orbitkv_operation operation,
+                                          orbitkv_operation_report* out, orbitkv_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // ORBITKV_ORBITKV_H_

@@ -1,0 +1,164 @@
+#include "capi/convert.h"
+
+#include "base/limits.h"
+#include "base/text.h"
+
+namespace orbitkv::capi {
+namespace {
+
+static_assert(sizeof(orbitkv_hash) == sizeof(BlockHash) && alignof(BlockHash) == 1);
+static_assert(ORBITKV_HOLE == kHole && ORBITKV_NO_STREAM == client::kNoStream);
+
+// Each load or save group takes a grant record, if it has blocks.
+constexpr std::size_t kMostParts = limits::kRecords;
+constexpr std::size_t kMostBlocks = limits::kMetadataPerOperation.value / sizeof(std::uint32_t);
+
+InstanceId to_instance(const orbitkv_instance& in) {
+  InstanceId id;
+  std::memcpy(id.bytes.data(), in.bytes, sizeof(in.bytes));
+  return id;
+}
+
+void set_text(const char* in, std::string& out) {
+  if (in) out = in;
+}
+
+Outcome to_hashes(const orbitkv_hash* hashes, std::size_t count, std::span<const BlockHash>& out) {
+  out = {reinterpret_cast<const BlockHash*>(hashes), count};
+  return check_array({"hashes", kMostBlocks}, hashes, count);
+}
+
+Outcome to_blocks(const std::uint32_t* blocks, std::size_t count, std::span<const std::uint32_t>& out) {
+  out = {blocks, count};
+  return check_array({"blocks", kMostBlocks}, blocks, count);
+}
+
+Outcome add_layer(const orbitkv_layer& in, client::Registration& out) {
+  if (in.name == nullptr) return reject(format_text("layer %zu has no name", out.layers.size()));
+  client::Layer layer;
+  layer.name = in.name;
+  layer.group = in.group;
+  layer.component = in.component;
+  layer.base = static_cast<std::byte*>(in.base);
+  layer.bytes = in.bytes;
+  layer.block_stride = in.block_stride;
+  layer.rows = in.rows;
+  layer.row_bytes = in.row_bytes;
+  layer.row_stride = in.row_stride;
+  out.layers.push_back(std::move(layer));
+  return {};
+}
+
+}  // namespace
+
+LeaseId to_lease(const orbitkv_lease& in) {
+  LeaseId lease;
+  std::memcpy(lease.bytes.data(), in.bytes, sizeof(in.bytes));
+  return lease;
+}
+
+orbitkv_lease from_lease(const LeaseId& in) {
+  orbitkv_lease lease;
+  std::memcpy(lease.bytes, in.bytes.data(), sizeof(lease.bytes));
+  return lease;
+}
+
+void copy_text(const std::string& text, std::span<char> field) {
+  constexpr std::string_view kCut = "...";
+  const std::size_t room = field.size() - 1;
+  const std::size_t n = std::min(text.size(), room);
+  std::memcpy(field.data(), text.data(), n);
+  field[n] = 0;
+  if (text.size() > room) std::memcpy(field.data() + room - kCut.size(), kCut.data(), kCut.size());
+}
+
+Outcome to_options(const orbitkv_options* in, client::Options& out) {
+  if (in == nullptr) return {};
+  orbitkv_options options;
+  Outcome outcome = read_sized(in, options);
+  if (!outcome.ok()) return outcome;
+  set_text(options.bootstrap_socket, out.bootstrap_socket);
+  set_text(options.name, out.name);
+  out.timeout_ms = options.timeout_ms;
+  out.spin_iterations = options.spin_iterations;
+  out.verify = options.verify;
+  out.inline_copies = options.inline_copies;
+  set_text(options.copy_method, out.copy_method);
+  set_text(options.copy_pace, out.copy_pace);
+  set_text(options.trace_file, out.trace_file);
+  return {};
+}
+
+Outcome to_registration(const orbitkv_memory* in, client::Registration& out) {
+  orbitkv_memory memory;
+  Outcome outcome = read_sized(in, memory);
+  if (!outcome.ok()) return outcome;
+  if (memory.name_space == nullptr) return reject("name_space is NULL");
+  out.instance = to_instance(memory.instance);
+  out.name_space = memory.name_space;
+  out.rank = memory.rank;
+  out.world_size = memory.world_size;
+  set_text(memory.device, out.device);
+  out.num_blocks = memory.num_blocks;
+  out.block_tokens = memory.block_tokens;
+  if (memory.group_count == 0) out.groups.emplace_back();
+  outcome = each<orbitkv_group>({"groups", limits::kGroups}, {memory.groups, memory.group_count},
+                                [&](const orbitkv_group& group) {
+                                  out.groups.push_back({group.id, group.shard, group.shards, group.writer});
+                                  return Outcome{};
+                                });
+  if (!outcome.ok()) return outcome;
+  return each<orbitkv_layer>({"layers", limits::kLayers}, {memory.layers, memory.layer_count},
+                             [&](const orbitkv_layer& layer) { return add_layer(layer, out); });
+}
+
+Outcome to_query(const orbitkv_query* in, Query& out) {
+  orbitkv_query query;
+  Outcome outcome = read_sized(in, query);
+  if (!outcome.ok()) return outcome;
+  if (query.request_id == nullptr) return reject("request_id is NULL");
+  out.instance = to_instance(query.instance);
+  out.request_id = query.request_id;
+  out.group = query.group;
+  return to_hashes(query.hashes, query.hash_count, out.hashes);
+}
+
+Outcome to_save(const orbitkv_save* in, Save& out) {
+  orbitkv_save save;
+  Outcome outcome = read_sized(in, save);
+  if (!outcome.ok()) return outcome;
+  out.options.ready_stream = save.ready_stream;
+  return each<orbitkv_save_group>(
+      {"groups", kMostParts}, {save.groups, save.group_count}, [&](const orbitkv_save_group& group) {
+        auto& part = out.groups.emplace_back();
+        part.group = group.group;
+        Outcome read = to_blocks(group.blocks, group.count, part.blocks);
+        return read.ok() ? to_hashes(group.hashes, group.count, part.hashes) : read;
+      });
+}
+
+Outcome to_restore(const orbitkv_restore* in, Restore& out) {
+  orbitkv_restore restore;
+  Outcome outcome = read_sized(in, restore);
+  if (!outcome.ok()) return outcome;
+  outcome = each<orbitkv_load>({"loads", kMostParts}, {restore.loads, restore.load_count},
+                               [&](const orbitkv_load& load) {
+                                 auto& part = out.loads.emplace_back();
+                                 part.lease = to_lease(load.lease);
+                                 part.group = load.group;
+                                 return to_blocks(load.blocks, load.block_count, part.blocks);
+                               });
+  if (!outcome.ok()) return outcome;
+  outcome = each<orbitkv_layer_event>({"layer_events", limits::kLayers},
+                                      {restore.layer_events, restore.layer_event_count},
+                                      [&](const orbitkv_layer_event& event) {
+                                        if (event.layer == nullptr)
+                                          return reject("a layer event has no layer");
+                                        out.events.push_back({event.layer, event.event});
+                                        return Outcome{};
+                                      });
+  out.options = {restore.ready_stream, out.events};
+  return outcome;
+}
+
+}  // namespace orbitkv::capi

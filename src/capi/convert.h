@@ -1,0 +1,42 @@
+// From the structs of the C interface to those of client.h. What they point to is copied
+// or viewed for the length of one call. Wrong input is an answer that names the member.
+#pragma once
+
+#include <vector>
+
+#include "capi/sized.h"
+
+namespace orbitkv::capi {
+
+Outcome to_options(const orbitkv_options* in, client::Options& out);
+Outcome to_registration(const orbitkv_memory* in, client::Registration& out);
+
+// Views of the caller's query.
+struct Query {
+  InstanceId instance;
+  std::span<const BlockHash> hashes;
+  std::string_view request_id;
+  std::uint16_t group = 0;
+};
+Outcome to_query(const orbitkv_query* in, Query& out);
+
+struct Save {
+  std::vector<client::SaveGroup> groups;
+  client::SaveOptions options;
+};
+Outcome to_save(const orbitkv_save* in, Save& out);
+
+struct Restore {
+  std::vector<client::Load> loads;
+  std::vector<client::LayerEvent> events;
+  client::RestoreOptions options;  // views `events`
+};
+Outcome to_restore(const orbitkv_restore* in, Restore& out);
+
+LeaseId to_lease(const orbitkv_lease& in);
+orbitkv_lease from_lease(const LeaseId& in);
+
+// Cut to the field with "..." at its end if it is too long.
+void copy_text(const std::string& text, std::span<char> field);
+
+}  // namespace orbitkv::capi
