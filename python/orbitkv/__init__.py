@@ -4,11 +4,13 @@ Importing this package starts no thread and opens no socket.
 """
 
 from orbitkv.client import (
+    NO_STREAM,
     BlockHashes,
     CacheManagerClient,
     Group,
     Health,
     Layer,
+    OperationReport,
     QueryCandidates,
     QueryLoading,
     QueryReady,
@@ -30,6 +32,7 @@ from orbitkv.errors import (
 )
 
 __all__ = [
+    "NO_STREAM",
     "Action",
     "BlockHashes",
     "BugError",
@@ -38,6 +41,7 @@ __all__ = [
     "Health",
     "Layer",
     "ManagerUnavailableError",
+    "OperationReport",
     "OrbitKVError",
     "QueryCandidates",
     "QueryLoading",

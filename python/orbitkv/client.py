@@ -7,107 +7,51 @@ a handle cancels nothing, and a wait that times out keeps everything as it is.
 
 from __future__ import annotations
 
-import ctypes
 import json
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from orbitkv import _core
-from orbitkv._core import BlockHashes
+from orbitkv._core import NO_STREAM, BlockHashes
+from orbitkv._device import event_of, memory_of, stream_of
 from orbitkv.errors import OrbitKVError, SaveNotSubmittedError
+from orbitkv.values import (
+    Group,
+    Health,
+    Layer,
+    OperationReport,
+    QueryCandidates,
+    QueryLoading,
+    QueryReady,
+    Registration,
+    RestoreHandle,
+    RestoreStatus,
+    SaveHandle,
+    SaveStatus,
+)
+
+__all__ = [
+    "NO_LEASE",
+    "NO_STREAM",
+    "BlockHashes",
+    "CacheManagerClient",
+    "Group",
+    "Health",
+    "Layer",
+    "OperationReport",
+    "QueryCandidates",
+    "QueryLoading",
+    "QueryReady",
+    "Registration",
+    "RestoreHandle",
+    "RestoreStatus",
+    "SaveHandle",
+    "SaveStatus",
+]
 
 NO_LEASE = bytes(16)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One fragment of every block: row r of block b starts b*block_stride + r*row_stride
-    bytes behind the start of `tensor` and holds row_bytes."""
-
-    name: str
-    group: int
-    component: int
-    tensor: Any
-    block_stride: int
-    rows: int
-    row_bytes: int
-    row_stride: int = 0
-
-
-@dataclass(frozen=True)
-class Group:
-    """A group of layers of this rank: which shard of its blocks it reads and writes."""
-
-    id: int = 0
-    shard: int = 0
-    shards: int = 1
-    writer: bool = True
-
-
-@dataclass(frozen=True)
-class Registration:
-    """Registered memory, kept alive by the client until unregister(); survives a Manager restart."""
-
-    handle: int
-    layers: tuple[Layer, ...] = field(repr=False)
-
-
-@dataclass(frozen=True)
-class QueryCandidates:
-    hit_blocks: int
-    hit_positions: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class QueryReady:
-    """The leading run is leased: restore it, or release the lease."""
-
-    hit_blocks: int
-    lease: bytes
-
-
-@dataclass(frozen=True)
-class QueryLoading:
-    """The blocks are on their way into memory: ask again."""
-
-    hit_blocks: int
-
-
-@dataclass(frozen=True)
-class SaveHandle:
-    value: int
-
-
-@dataclass(frozen=True)
-class RestoreHandle:
-    value: int
-
-
-@dataclass(frozen=True)
-class SaveStatus:
-    done: bool
-    success: bool
-    message: str
-    blocks: int = 0
-
-
-@dataclass(frozen=True)
-class RestoreStatus:
-    done: bool
-    success: bool
-    message: str
-    blocks: int = 0
-
-
-@dataclass(frozen=True)
-class Health:
-    connected: bool
-    incarnation: int
-    reconnects: int
-    open_operations: int
-    message: str
+_FEW_LENT = 32
 
 
 class CacheManagerClient:
@@ -129,6 +73,13 @@ class CacheManagerClient:
             if hit.hit_blocks:
                 load = client.start_restore(memory, [(hit.lease, [range(hit.hit_blocks)])])
                 status = client.wait_restore(load)  # success: the pages hold the saved bytes
+
+    On a GPU: device="cuda:0", and CUDA tensors in the layers. Streams order: save() and
+    start_restore() wait on the device for what stands on ready_stream, never in this thread.
+
+    copy_method: "auto" | "direct" (DMA) | "kernel". copy_pace: "full" | "gentle" (about half
+    the rate, next to no cost for compute beside it). trace_file: JSON lines, one an
+    operation; None takes ORBITKV_TRACE_TRANSFERS, without which nothing is traced.
     """
 
     def __init__(
@@ -141,6 +92,9 @@ class CacheManagerClient:
         name: str = "python",
         verify: bool = True,
         inline_copies: bool = True,
+        copy_method: str = "auto",
+        copy_pace: str = "full",
+        trace_file: str | None = None,
     ) -> None:
         if len(instance_id) != 16:
             raise ValueError("instance_id has 16 bytes: uuid.UUID(engine_id).bytes")
@@ -151,11 +105,18 @@ class CacheManagerClient:
         options.spin_iterations = spin_iterations
         options.verify = verify
         options.inline_copies = inline_copies
+        options.copy_method = copy_method
+        options.copy_pace = copy_pace
+        if trace_file is not None:
+            options.trace_file = trace_file
         self.instance_id = instance_id
         self._timeout_ms = timeout_ms
         self._core = _core.Client(options)
-        # Behind the core, so that it goes after it: what the native side reads and writes.
+        # Behind the core, so that they go after it: what the native side reads and writes,
+        # and the streams and events of open operations.
         self._registered: dict[int, Any] = {}
+        self._lent: dict[int, list[Any]] = {}
+        self._sweep_at = _FEW_LENT
 
     @staticmethod
     def hashes(items: Iterable[bytes] | bytes) -> BlockHashes:
@@ -181,6 +142,7 @@ class CacheManagerClient:
     ) -> Registration:
         """Lends the memory of `layers`: num_blocks blocks of block_tokens tokens each.
 
+        device: "cpu:0", "cuda:<ordinal>" as this process counts, "GPU-<uuid>" or "MIG-<uuid>".
         namespace: text of everything that changes the meaning of the bytes; blocks are found
         again only under the same text and shapes. Queries answer once all ranks are registered.
         """
@@ -193,7 +155,7 @@ class CacheManagerClient:
             spec.add_group(group.id, group.shard, group.shards, group.writer)
         held = []
         for layer in layers:
-            address, size, owner = _memory_of(layer.tensor)
+            address, size, owner = memory_of(layer.tensor, device)
             spec.add_layer(_layer_spec(layer, size), address)
             held.append(owner)
         registration = Registration(self._core.register_rank(spec), tuple(layers))
@@ -245,23 +207,30 @@ class CacheManagerClient:
         self,
         registration: Registration,
         groups: Sequence[tuple[int, Sequence[int], Iterable[bytes]]],
-        ready_stream: int = 0,
+        ready_stream: Any = 0,
     ) -> SaveHandle:
-        """Lends the pages until the save is done. SaveNotSubmittedError: nothing was lent."""
-        _host_only(ready_stream)
+        """Lends the pages until the save is done. SaveNotSubmittedError: nothing was lent.
+
+        ready_stream: whoever writes the pages, as torch.cuda.Stream or CUstream; 0 is the
+        default stream, NO_STREAM: they are written. Kept alive until the save is done, and
+        ignored for CPU pages.
+        """
+        stream = stream_of(ready_stream)
         parts = [(group, array("I", blocks), self.hashes(hashes)) for group, blocks, hashes in groups]
         try:
-            return SaveHandle(self._core.start_save(registration.handle, parts))
+            handle = self._core.start_save(registration.handle, parts, stream)
         except OrbitKVError as error:
             raise SaveNotSubmittedError(str(error), error.action) from error
+        self._keep(handle, [ready_stream])
+        return SaveHandle(handle)
 
     def poll_save(self, handle: SaveHandle) -> SaveStatus:
         """`blocks` counts what was copied; what the Manager had already is not."""
-        return _status(SaveStatus, self._core.poll(handle.value))
+        return self._status(SaveStatus, handle, self._core.poll(handle.value))
 
     def wait_save(self, handle: SaveHandle, timeout: float | None = None) -> SaveStatus:
         """timeout in seconds, None: the client's. Not done after it: still lent."""
-        return _status(SaveStatus, self._core.wait(handle.value, self._milliseconds(timeout)))
+        return self._status(SaveStatus, handle, self._core.wait(handle.value, self._milliseconds(timeout)))
 
     # ---- restore ----
 
@@ -269,37 +238,53 @@ class CacheManagerClient:
         self,
         registration: Registration,
         loads: Sequence[tuple[bytes, Sequence[Sequence[int | None]]]],
-        ready_stream: int = 0,
-        layer_events: Sequence[tuple[int, int]] = (),
+        ready_stream: Any = 0,
+        layer_events: Sequence[tuple[str, Any]] = (),
     ) -> RestoreHandle:
         """loads: (lease, for each group one block id per leased block; None is skipped).
 
         Fewer ids restore the lease's first blocks; the next call goes on behind them, and the
         lease ends with its last block.
+
+        ready_stream: earlier users of the destination pages, as in save().
+        layer_events: (name of a layer, torch.cuda.Event or CUevent), recorded after the
+        layer's last byte; one event a layer, distinct, kept alive until the restore is done.
+        Wait for them only after wait_restore_enqueued(), and let no output out before
+        wait_restore() says success: events order, the verdict decides. torch creates an event
+        at its first record(), so record it once before.
         """
-        _host_only(ready_stream)
-        if layer_events:
-            raise ValueError("layer_events need a device copier; this build has the host copier only")
+        stream = stream_of(ready_stream)
+        layer_events = list(layer_events)
+        events = [(layer, event_of(layer, event)) for layer, event in layer_events]
         parts = [
             (lease, group, array("I", [_core.HOLE if block is None else block for block in blocks]))
             for lease, per_group in loads
             for group, blocks in enumerate(per_group)
         ]
-        return RestoreHandle(self._core.start_restore(registration.handle, parts))
+        handle = self._core.start_restore(registration.handle, parts, stream, events)
+        self._keep(handle, [ready_stream, *(event for _, event in layer_events)])
+        return RestoreHandle(handle)
 
-    def wait_restore_enqueued(self, handle: RestoreHandle, timeout: float | None = None) -> RestoreStatus:
-        """With the host copier enqueued and done are one."""
-        return self.wait_restore(handle, timeout)
+    def wait_restore_enqueued(self, handle: RestoreHandle, timeout: float | None = None) -> None:
+        """Until every layer event is recorded: from then on streams may wait for them.
+
+        RecomputeError: the restore ended without. RetryLaterError: not in time.
+        """
+        self._core.wait_enqueued(handle.value, self._milliseconds(timeout))
 
     def poll_restore(self, handle: RestoreHandle) -> RestoreStatus:
-        return _status(RestoreStatus, self._core.poll(handle.value))
+        return self._status(RestoreStatus, handle, self._core.poll(handle.value))
 
     def wait_restore(self, handle: RestoreHandle, timeout: float | None = None) -> RestoreStatus:
-        return _status(RestoreStatus, self._core.wait(handle.value, self._milliseconds(timeout)))
+        return self._status(RestoreStatus, handle, self._core.wait(handle.value, self._milliseconds(timeout)))
 
     def forget(self, handle: SaveHandle | RestoreHandle) -> None:
         """Drops the result of an operation; an open one goes on."""
         self._core.drop(handle.value)
+
+    def report(self, handle: SaveHandle | RestoreHandle) -> OperationReport:
+        """RejectedError: the client has no trace_file, or the operation is not done."""
+        return OperationReport(*self._core.report(handle.value))
 
     # ---- session ----
 
@@ -336,15 +321,23 @@ class CacheManagerClient:
     def _milliseconds(self, timeout: float | None) -> int:
         return self._timeout_ms if timeout is None else max(0, int(timeout * 1000))
 
+    def _status(self, kind: Any, handle: SaveHandle | RestoreHandle, core: tuple[bool, bool, int, str]) -> Any:
+        done, success, blocks, message = core
+        if done:
+            self._lent.pop(handle.value, None)
+        return kind(done, success, message, blocks)
 
-def _status(kind: Any, core: tuple[bool, bool, int, str]) -> Any:
-    done, success, blocks, message = core
-    return kind(done, success, message, blocks)
-
-
-def _host_only(ready_stream: int) -> None:
-    if ready_stream:
-        raise ValueError("ready_stream needs a device copier; this build has the host copier only")
+    def _keep(self, handle: int, objects: list[Any]) -> None:
+        """Whoever never asks how operations ended keeps those of a few, not of all."""
+        owned = [item for item in objects if not isinstance(item, int)]
+        if not owned:
+            return
+        if len(self._lent) >= self._sweep_at:
+            for other in list(self._lent):
+                if self._core.poll(other)[0]:  # done, or dropped and gone
+                    self._lent.pop(other, None)
+            self._sweep_at = max(_FEW_LENT, 2 * len(self._lent))
+        self._lent[handle] = owned
 
 
 def _layer_spec(layer: Layer, size: int) -> _core.LayerSpec:
@@ -353,25 +346,3 @@ def _layer_spec(layer: Layer, size: int) -> _core.LayerSpec:
     spec.block_stride, spec.rows = layer.block_stride, layer.rows
     spec.row_bytes, spec.row_stride = layer.row_bytes, layer.row_stride or layer.row_bytes
     return spec
-
-
-def _memory_of(tensor: Any) -> tuple[int, int, Any]:
-    """Address of the first element, the bytes from there to the end of the allocation, and
-    what keeps them where they are."""
-    if hasattr(tensor, "untyped_storage"):
-        if tensor.device.type != "cpu":
-            raise ValueError(f"a layer lies on {tensor.device}; this build has the host copier only")
-        skipped = tensor.storage_offset() * tensor.element_size()
-        return tensor.data_ptr(), tensor.untyped_storage().nbytes() - skipped, tensor
-    if hasattr(tensor, "__array_interface__"):
-        interface = tensor.__array_interface__
-        if interface["data"][1]:
-            raise ValueError("the memory of a layer must be writable")
-        if interface.get("strides") is not None:
-            raise ValueError("the memory of a layer must be contiguous")
-        return interface["data"][0], tensor.nbytes, tensor
-    memory = memoryview(tensor).cast("B")
-    if memory.readonly:
-        raise ValueError("the memory of a layer must be writable")
-    first = ctypes.c_char.from_buffer(memory)  # while it lives the owner can neither move nor close it
-    return ctypes.addressof(first), memory.nbytes, first

@@ -20,6 +20,8 @@ class FakeManager:
         self.down = False
         self.held = False  # operations stay open until finish()
         self.fail_restores = ""
+        self.fail_enqueue = ""  # restores end before their layer events are recorded
+        self.orders = []  # (operation, ready_stream, layer_events) of saves and restores
         self.open = []
         self.calls = []
         self.incarnation = 1
@@ -142,6 +144,7 @@ class FakeClient:
             self.manager.call("save")
         except errors.OrbitKVError as error:
             raise errors.SaveNotSubmittedError(str(error), error.action) from error
+        self.manager.orders.append(("save", ready_stream, ()))
         namespace, _, _, shard, layers, _ = self._registered[registration]
         parts = [(group, tuple(blocks), tuple(hashes)) for group, blocks, hashes in groups]
 
@@ -159,6 +162,7 @@ class FakeClient:
 
     def start_restore(self, registration, loads, ready_stream=0, layer_events=()):
         self.manager.call("start_restore")
+        self.manager.orders.append(("restore", ready_stream, tuple(layer_events)))
         _, _, _, shard, layers, num_blocks = self._registered[registration]
         for lease, _ in loads:
             if lease not in self.manager.leases:
@@ -201,9 +205,21 @@ class FakeClient:
     poll_save = poll_restore = _poll
 
     def wait_save(self, handle, timeout=None):
+        self.manager.finish()  # whoever waits finds it done
         return self._operations[handle]
 
     wait_restore = wait_save
+
+    def wait_restore_enqueued(self, handle, timeout=None):
+        """Enqueued and done are one here; what a test holds is not enqueued."""
+        self.manager.calls.append("wait_restore_enqueued")
+        if self.manager.fail_enqueue:
+            raise errors.RecomputeError(self.manager.fail_enqueue)
+        operation = self._operations[handle]
+        if not operation.done:
+            raise errors.RetryLaterError("the restore is not enqueued yet")
+        if not operation.success:
+            raise errors.RecomputeError(operation.message)
 
     def forget(self, handle):
         self._operations.pop(handle, None)

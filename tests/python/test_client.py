@@ -136,6 +136,15 @@ def test_a_released_lease_restores_nothing(engine):
     assert np.array_equal(memory, before)
 
 
+def test_waiting_until_enqueued_needs_no_device(engine):
+    client, memory, registration = engine
+    ready = client.query_prefetch(client.instance_id, [key(1)], "r")
+    handle = client.start_restore(registration, [(ready.lease, [[9]])])
+    client.wait_restore_enqueued(handle, 10)
+    assert client.wait_restore(handle, 10).success
+    assert np.array_equal(memory[:, 9], memory[:, 0])
+
+
 def test_a_hole_leaves_its_block_alone(engine):
     client, memory, registration = engine
     memory[:, 6:] = 7
@@ -298,13 +307,44 @@ def test_registered_memory_outlives_the_callers_names(real):
         assert alive() is None
 
 
-def test_streams_and_events_are_refused_where_there_is_no_device(real):
+def test_streams_of_cpu_pages_are_ignored(real):
     with CacheManagerClient(real.socket, os.urandom(16)) as client:
         registration = register(client, pages(1))
-        with pytest.raises(ValueError, match="device copier"):
-            client.save(registration, [(0, [1], [key(1)])], ready_stream=7)
-        with pytest.raises(ValueError, match="device copier"):
-            client.start_restore(registration, [(bytes(16), [[1]])], layer_events=[(0, 1)])
+        handle = client.save(registration, [(0, [1], [key(1)])], ready_stream=7)
+        assert client.wait_save(handle, 10).success
+
+
+def test_layer_events_of_unknown_layers_are_refused(real):
+    with CacheManagerClient(real.socket, os.urandom(16)) as client:
+        registration = register(client, pages(1))
+        with pytest.raises(RejectedError):
+            client.start_restore(registration, [(b"l" * 16, [[1]])], layer_events=[("nowhere", 1)])
+
+
+@pytest.mark.parametrize("option", ["copy_method", "copy_pace"])
+def test_unknown_ways_to_copy_are_refused(real, option):
+    with pytest.raises(RejectedError, match=option):
+        CacheManagerClient(real.socket, os.urandom(16), **{option: "teleport"})
+
+
+def test_traced_operations_are_reported(real, tmp_path):
+    with CacheManagerClient(real.socket, os.urandom(16), trace_file=str(tmp_path / "trace")) as client:
+        registration = register(client, pages(1))
+        handle = client.save(registration, [(0, [1, 2], [key(1), key(2)])])
+        assert client.wait_save(handle, 10).success
+        report = client.report(handle)
+        assert (report.bytes, report.fragments) == (2 * LAYERS * PAGE, 2 * LAYERS)
+        assert report.claimed_ns <= report.enqueued_ns <= report.drained_ns and report.method
+    assert (tmp_path / "trace").read_text().count("\n") == 1
+
+
+def test_without_a_trace_nothing_is_reported(real):
+    with CacheManagerClient(real.socket, os.urandom(16)) as client:
+        registration = register(client, pages(1))
+        handle = client.save(registration, [(0, [1], [key(1)])])
+        client.wait_save(handle, 10)
+        with pytest.raises(RejectedError):
+            client.report(handle)
 
 
 def test_block_hashes_slice_and_travel():

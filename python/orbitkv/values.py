@@ -1,0 +1,115 @@
+"""What the client takes and gives: plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One fragment of every block: row r of block b starts b*block_stride + r*row_stride
+    bytes behind the start of `tensor` and holds row_bytes.
+
+    tensor: a torch tensor (CPU or CUDA), an object with `__cuda_array_interface__` or
+    `__array_interface__`, or a writable buffer. Of a torch tensor everything from its first
+    element to the end of its storage counts; anything else must be contiguous.
+    """
+
+    name: str
+    group: int
+    component: int
+    tensor: Any
+    block_stride: int
+    rows: int
+    row_bytes: int
+    row_stride: int = 0
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of layers of this rank: which shard of its blocks it reads and writes."""
+
+    id: int = 0
+    shard: int = 0
+    shards: int = 1
+    writer: bool = True
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Registered memory, kept alive by the client until unregister(); survives a Manager restart."""
+
+    handle: int
+    layers: tuple[Layer, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class QueryCandidates:
+    hit_blocks: int
+    hit_positions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class QueryReady:
+    """The leading run is leased: restore it, or release the lease."""
+
+    hit_blocks: int
+    lease: bytes
+
+
+@dataclass(frozen=True)
+class QueryLoading:
+    """The blocks are on their way into memory: ask again."""
+
+    hit_blocks: int
+
+
+@dataclass(frozen=True)
+class SaveHandle:
+    value: int
+
+
+@dataclass(frozen=True)
+class RestoreHandle:
+    value: int
+
+
+@dataclass(frozen=True)
+class SaveStatus:
+    done: bool
+    success: bool
+    message: str
+    blocks: int = 0
+
+
+@dataclass(frozen=True)
+class RestoreStatus:
+    done: bool
+    success: bool
+    message: str
+    blocks: int = 0
+
+
+@dataclass(frozen=True)
+class OperationReport:
+    """When this process saw an operation's stages, in nanoseconds since the call, and what it moved."""
+
+    readiness_ns: int
+    dispatched_ns: int
+    dequeued_ns: int
+    claimed_ns: int
+    enqueued_ns: int
+    drained_ns: int
+    bytes: int
+    fragments: int
+    method: str
+
+
+@dataclass(frozen=True)
+class Health:
+    connected: bool
+    incarnation: int
+    reconnects: int
+    open_operations: int
+    message: str
