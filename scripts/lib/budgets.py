@@ -152,7 +152,7 @@ def check_file(name, text, lengths):
     lines = text.count("\n")
     if lines > MAX_FILE_LINES:
         yield f"{name}: {lines} lines, at most {MAX_FILE_LINES}"
-    if name.endswith((".h", ".cc")):
+    if name.endswith((".h", ".c", ".cc")):
         yield from check_cpp(name, text, lengths)
     if name.endswith("/README.md") and lines > MAX_DIRECTORY_README:
         yield f"{name}: {lines} lines, a directory README has at most {MAX_DIRECTORY_README}"
@@ -166,14 +166,14 @@ def tracked_and_new(root):
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     names = [name for name in listed.stdout.splitlines() if (root / name).is_file()]
-    return [name for name in names if name.endswith((".h", ".cc", ".py", ".pyi", ".md")) or name.startswith("scripts/")]
+    return [name for name in names if name.endswith((".h", ".c", ".cc", ".py", ".pyi", ".md")) or name.startswith("scripts/")]
 
 
 def report(files, lengths):
     lengths.sort()
     p90 = lengths[len(lengths) * 9 // 10] if lengths else 0
     long_files = [name for name, text in files.items() if text.count("\n") > WANTED_FILE_LINES]
-    code = {n: t.count("\n") for n, t in files.items() if n.endswith((".h", ".cc", ".py"))}
+    code = {n: t.count("\n") for n, t in files.items() if n.endswith((".h", ".c", ".cc", ".py"))}
     tests = sum(lines for name, lines in code.items() if is_test(name))
     source = sum(code.values()) - tests
     longest = lengths[-1] if lengths else 0
