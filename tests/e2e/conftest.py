@@ -30,6 +30,14 @@ SHAPES = {
         },
         {},
     ),
+    "layers": (
+        {
+            "kv_transfer_config": engine_run.transfer_config(
+                "DumpConnector", None, "dump_connector", **{"orbitkv.load": "layers"}
+            )
+        },
+        {},
+    ),
 }
 
 

@@ -29,6 +29,10 @@ class TestTasks(StepTasks):
     load_keys: dict[str, list[bytes]] = field(default_factory=dict)
 
 
+def all_loads(tasks):
+    return tasks.loads + (tasks.layered.loads if tasks.layered else ())
+
+
 class LateClient:
     """Stands in for a client until the process that will use it has been forked."""
 
@@ -81,13 +85,14 @@ class DumpConnector(OrbitKVConnector):
     def build_connector_meta(self, scheduler_output):
         requests = self._scheduler._requests
         tasks = super().build_connector_meta(scheduler_output)
-        if not tasks.loads:
+        loads = all_loads(tasks)
+        if not loads:
             return tasks
         keys = {}
-        for task in tasks.loads:
+        for task in loads:
             state = requests[task.req_id]
             keys[task.req_id] = [state.request.block_hashes[p] for p in state.loading]
-        return TestTasks(tasks.loads, tasks.saves, keys)
+        return TestTasks(tasks.loads, tasks.saves, tasks.layered, tasks.known_failures, keys)
 
     # ---- worker ----
 
@@ -99,12 +104,19 @@ class DumpConnector(OrbitKVConnector):
 
     def start_load_kv(self, forward_context, **kwargs):
         tasks = self._tasks()
-        for task in tasks.loads:
+        for task in all_loads(tasks):
             self._loading[task.req_id] = (tasks.load_keys[task.req_id], list(task.blocks))
         super().start_load_kv(forward_context, **kwargs)
 
     def wait_for_save(self):
-        for task in self._tasks().saves:
+        tasks = self._tasks()
+        self._worker.settle_layered()
+        good = tasks.layered is None or self._worker._verdicts[tasks.layered.job]
+        for task in tasks.layered.loads if tasks.layered else ():
+            keys, blocks = self._loading.pop(task.req_id)
+            if good:
+                self._dump("loaded", keys, blocks)
+        for task in tasks.saves if good else ():
             self._saving[task.job] = task.blocks
             keys = [task.hashes[i : i + 32] for i in range(0, len(task.hashes), 32)]
             self._dump("published", keys, task.blocks)
@@ -122,7 +134,7 @@ class DumpConnector(OrbitKVConnector):
     def build_connector_worker_meta(self):
         report = super().build_connector_worker_meta()
         for job in report.released if report else ():
-            blocks = self._saving.pop(job)
+            blocks = self._saving.pop(job, ())
             if os.environ.get("ORBITKV_TEST_POISON"):
                 for view in self._views:
                     for block in blocks:

@@ -29,8 +29,8 @@ def damage(manager, place):
     assert count >= 27, f"found {count} images"
 
 
-def restore(bed, manager, tmp_path, **env):
-    report = bed.run(PROMPTS, manager, env={"ORBITKV_TEST_DUMP": str(tmp_path / "second"), **env})
+def restore(bed, manager, tmp_path, shape="main", **env):
+    report = bed.run(PROMPTS, manager, shape=shape, env={"ORBITKV_TEST_DUMP": str(tmp_path / "second"), **env})
     return report, pages.compare([tmp_path / "first" / "published"], tmp_path / "second" / "loaded")
 
 
@@ -45,10 +45,19 @@ def test_a_flipped_bit_is_noticed_and_the_pages_are_computed(bed, manager, refer
     assert status["failed_verifications"] > 0 and status["failed_restores"] >= 3
 
 
-def test_damaged_blocks_are_replaced_by_good_ones(bed, manager, reference, tmp_path):
+def test_a_step_that_used_damaged_pages_is_taken_back(bed, manager, reference, tmp_path):
     published(bed, manager, tmp_path)
     damage(manager, PLACES["payload"])
-    restore(bed, manager, tmp_path)  # computes, and publishes again
+    report, (_, _, wrong) = restore(bed, manager, tmp_path, shape="layers")
+    assert tokens(report) == reference(PROMPTS) and wrong == 0
+    assert manager.status()["failed_verifications"] > 0
+
+
+@pytest.mark.parametrize("shape", ["main", "layers"])
+def test_damaged_blocks_are_replaced_by_good_ones(bed, manager, reference, tmp_path, shape):
+    published(bed, manager, tmp_path)
+    damage(manager, PLACES["payload"])
+    restore(bed, manager, tmp_path, shape=shape)  # computes, and publishes again
     manager.wait_for(lambda s: s["blocks"] >= 27 and s["operations"] == 0, "27 blocks again")
     report, (count, _, wrong) = restore(bed, manager, tmp_path)
     assert (cached(report), count, wrong) == ([288] * 3, 27, 0)

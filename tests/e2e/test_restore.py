@@ -18,13 +18,14 @@ def published(bed, manager, tmp_path):
     return tmp_path / "first"
 
 
-def restored(bed, manager, tmp_path, name="second", **env):
-    report = bed.run(PROMPTS, manager, env={"ORBITKV_TEST_DUMP": str(tmp_path / name), **env})
+def restored(bed, manager, tmp_path, name="second", shape="main", **env):
+    report = bed.run(PROMPTS, manager, shape=shape, env={"ORBITKV_TEST_DUMP": str(tmp_path / name), **env})
     return report, pages.compare([tmp_path / "first" / "published"], tmp_path / name / "loaded")
 
 
-def test_a_killed_engines_pages_are_restored_byte_exact(bed, manager, published, reference, tmp_path):
-    report, (count, size, wrong) = restored(bed, manager, tmp_path)
+@pytest.mark.parametrize("shape", ["main", "layers"])
+def test_a_killed_engines_pages_are_restored_byte_exact(bed, manager, published, reference, tmp_path, shape):
+    report, (count, size, wrong) = restored(bed, manager, tmp_path, shape=shape)
     assert tokens(report) == reference(PROMPTS)
     assert cached(report) == WHOLE
     assert report["runs"][0]["counters"]["vllm:external_prefix_cache_hits"] == sum(WHOLE)
@@ -51,16 +52,19 @@ def test_one_engine_restores_after_its_own_cache_is_emptied(bed, manager, refere
     assert tokens(report, 0) == tokens(report, 1) == reference(PROMPTS)
 
 
-def test_a_prompt_of_whole_blocks_is_restored_whole(bed, manager):
+@pytest.mark.parametrize("shape, whole", [("main", 320), ("layers", 288)])
+def test_a_prompt_of_whole_blocks_is_restored_whole(bed, manager, shape, whole):
+    """But for the block of the token that a step with layer-ready loads computes itself."""
     exact = prompts(3, 320, seed=3)
-    report = bed.run(exact, manager, passes=2, reset=True)
-    assert cached(report, 1) == [320, 320, 320]
+    report = bed.run(exact, manager, passes=2, reset=True, shape=shape)
+    assert cached(report, 1) == [whole] * 3
     assert tokens(report, 0) == tokens(report, 1)
 
 
-def test_prompts_with_a_common_start(bed, manager, reference):
+@pytest.mark.parametrize("shape", ["main", "layers"])
+def test_prompts_with_a_common_start(bed, manager, reference, shape):
     common = prompts(3, 300, seed=4, shared=200)
-    report = bed.run(common, manager, passes=2, reset=True)
+    report = bed.run(common, manager, passes=2, reset=True, shape=shape)
     assert cached(report, 1) == WHOLE
     assert tokens(report, 1) == reference(common)
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from orbitkv import Group, Layer
+from orbitkv.vllm.device import CudaPages, HostPages
 from orbitkv.vllm.scheduler import SchedulerSide
 from orbitkv.vllm.worker import RankSpec, WorkerSide
 from vllm.v1.core.block_pool import BlockPool
@@ -42,6 +43,25 @@ class Request:
         return len(self.tokens)
 
 
+class FakeCuda:
+    """torch.cuda's streams and events: a log of who waits for what."""
+
+    def __init__(self):
+        self.log = []
+        self.cuda_stream = 77
+        self._handles = iter(range(1000, 2000))
+
+    def Event(self):  # noqa: N802
+        handle = next(self._handles)
+        return SimpleNamespace(cuda_event=handle, record=lambda stream: self.log.append(("made", handle)))
+
+    def current_stream(self, ordinal):
+        return self
+
+    def wait_event(self, event):
+        self.log.append(("wait", event.cuda_event))
+
+
 def content(key):
     """The bytes that this engine 'computes' for a block."""
     seed = int.from_bytes(key[:8], "big")
@@ -49,21 +69,27 @@ def content(key):
 
 
 class Engine:
-    def __init__(self, client_of, num_blocks=32, read=True, workers=1):
+    def __init__(self, client_of, num_blocks=32, read=True, workers=1, load="async", cuda=None):
         self.clock = Clock()
+        self.hooked = True  # layers of a step call their hooks
+        self.skipped = ()  # but not these
         self.pool = BlockPool(num_blocks, enable_caching=True, hash_block_size=BLOCK)
         self.memory = [np.zeros((LAYERS, num_blocks, PAGE), np.uint8) for _ in range(workers)]
         self.scheduler = SchedulerSide(
             client_of(), block_tokens=BLOCK, workers=workers, read=read, clock=self.clock
         )
         self.scheduler.bind_pool(self.pool)
+        self.scheduler.load_with(load)
         self.workers = []
         for rank in range(workers):
             worker = WorkerSide(client_of(), self.clock)
             layers = [Layer(f"l{i}", 0, 0, self.memory[rank][i], PAGE, 1, PAGE) for i in range(LAYERS)]
             worker.register(
-                RankSpec('{"v":1}', rank, workers, "cpu:0", layers, num_blocks, BLOCK, [Group(0, rank, workers)])
-            )
+                RankSpec(
+                    '{"v":1}', rank, workers, CudaPages(0, cuda) if cuda else HostPages(), layers, num_blocks, BLOCK,
+                    [Group(0, rank, workers)],
+                )
+            )  # fmt: skip
             self.workers.append(worker)
         self.tables = {}
 
@@ -72,7 +98,7 @@ class Engine:
     def admit(self, request, computed=0):
         """Look up and allocate; the tokens that will be loaded."""
         tokens, asynchronous = self.scheduler.matched_tokens(request, computed)
-        assert asynchronous == (tokens > 0)
+        assert tokens > 0 or not asynchronous
         table = self.tables.setdefault(request.request_id, [])
         need = -(-request.num_tokens // BLOCK) - len(table)
         table += [b.block_id for b in self.pool.get_new_blocks(need)]
@@ -102,8 +128,18 @@ class Engine:
             kv_connector_block_state=SimpleNamespace(get_block_ids=lambda req_id: (self.tables[req_id],)),
         )
         tasks = self.scheduler.step_tasks(output)
+        self.load_layers(tasks)
         self.compute(scheduled)
         return self.work(tasks)
+
+    def load_layers(self, tasks):
+        if tasks.layered is None:
+            return
+        for worker in self.workers:
+            worker.start_layered(tasks.layered, self.hooked)
+            for layer in range(LAYERS):
+                if self.hooked and layer not in self.skipped and worker.layers.active:
+                    worker.layers.wait(f"l{layer}")
 
     def compute(self, scheduled):
         for request, computed, tokens in scheduled:
@@ -115,14 +151,17 @@ class Engine:
 
     def work(self, tasks):
         """Every worker's half of a step, and the scheduler's reading of it."""
-        ended, failed, counts, report = set(), set(), {}, None
+        ended, failed, counts, report, bad = set(), set(), {}, None, set()
         for worker in self.workers:
+            if tasks.layered is not None:
+                worker.settle_layered()
             worker.start_loads(tasks.loads)
-            worker.start_saves(tasks.saves)
+            worker.start_saves(tasks.saves, tasks.known_failures)
             mine, broken = worker.ended_loads()
             for req_id in mine:
                 counts[req_id] = counts.get(req_id, 0) + 1
             failed |= broken
+            bad |= worker.bad_blocks()
             part = worker.report()
             report = part if report is None else report.aggregate(part) if part else report
         ended = {req_id for req_id, n in counts.items() if n == len(self.workers)}
@@ -131,7 +170,7 @@ class Engine:
                 kv_connector_worker_meta=report, finished_recving=ended, failed_recving=failed & ended
             )
         )
-        return SimpleNamespace(tasks=tasks, ended=ended, failed=failed, counts=counts)
+        return SimpleNamespace(tasks=tasks, ended=ended, failed=failed, counts=counts, bad=bad)
 
     def loaded_pages_are_right(self, request, tokens):
         table = self.tables[request.request_id]

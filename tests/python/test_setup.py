@@ -91,6 +91,19 @@ def test_everything_else_is_refused_by_name(engine, caches, says):
         config.check_engine(KVConnectorBase_V1, vllm_config(**engine), cache_config(*[c() for c in caches]))
 
 
+@pytest.mark.parametrize("sleeps, says", [(False, []), (True, ["sleep mode"])])
+def test_engines_on_nvidia_gpus_are_accepted_unless_they_sleep(monkeypatch, sleeps, says):
+    from vllm.platforms import current_platform
+
+    monkeypatch.setattr(type(current_platform), "is_cuda", lambda self: True)
+    engine = vllm_config(
+        device_config=types.SimpleNamespace(device_type="cuda"),
+        model_config=types.SimpleNamespace(enable_sleep_mode=sleeps),
+    )
+    reasons = config.refusals(engine, cache_config(full()))
+    assert [reason[: len(text)] for reason, text in zip(reasons, says, strict=True)] == says
+
+
 def test_the_installed_connector_api_is_the_expected_one():
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
@@ -204,7 +217,7 @@ def test_pages_are_found_where_the_configuration_says():
     before = views["l1"].clone()
     layers = check(engine, views)
     assert [layer.name for layer in layers] == ["l0", "l1"]
-    assert layers[1].tensor.address - layers[0].tensor.address == BLOCKS * PAGE
+    assert layers[1].tensor.data_ptr() - layers[0].tensor.data_ptr() == BLOCKS * PAGE
     assert torch.equal(views["l1"], before) and not views["l0"].any()
 
 
@@ -227,6 +240,43 @@ def test_other_layouts_are_refused(options, says):
     engine, views = caches_of(**options)
     with pytest.raises(geometry.GeometryError, match=says):
         check(engine, views)
+
+
+def engine_views(layout, layers=3, blocks=8):
+    """Views as the engine makes them for this layout, and its configuration of them."""
+    from vllm.v1.kv_cache_interface import KVCacheTensor, create_kv_cache_views
+
+    spec = full()
+    page, names = spec.page_size_bytes, [f"l{i}" for i in range(layers)]
+    strides = {
+        "LHBNC": (blocks * page, page // spec.num_kv_heads),
+        "BHLNC": (page // spec.num_kv_heads, layers * page),
+    }.get(layout.name, (blocks * page, page) if layout.is_layer_compact else (page, layers * page))
+    size = layers * blocks * page
+    tensor = KVCacheTensor(size=size, layers=names, layer_stride=strides[0], block_stride=strides[1], offset=0)
+    made = create_kv_cache_views(torch.zeros(size, dtype=torch.int8), spec, blocks, layout, tensor)
+    group = types.SimpleNamespace(layer_names=names, kv_cache_spec=spec)
+    engine = types.SimpleNamespace(num_blocks=blocks, kv_cache_tensors=[tensor], kv_cache_groups=[group])
+    return engine, dict(zip(names, made, strict=True))
+
+
+@pytest.mark.parametrize("layout", ["LBNHC", "LBHNC", "BLNHC", "BLHNC"])
+def test_the_engines_layouts_of_whole_pages_are_known_by_their_strides(layout):
+    from vllm.v1.kv_cache_layout import KVCacheLayout
+
+    engine, views = engine_views(KVCacheLayout[layout])
+    for number, layer in enumerate(check(engine, views)):
+        views[layer.name][5] = number + 1.0
+        page = layer.tensor[5 * layer.block_stride :][: layer.row_bytes].view(torch.float32)
+        assert bool((page == number + 1.0).all())
+
+
+@pytest.mark.parametrize("layout", ["LHBNC", "BHLNC"])
+def test_layouts_that_split_a_page_by_heads_are_refused(layout):
+    from vllm.v1.kv_cache_layout import KVCacheLayout
+
+    with pytest.raises(geometry.GeometryError, match="not one run"):
+        check(*engine_views(KVCacheLayout[layout]))
 
 
 def test_a_layer_that_is_missing_is_named():

@@ -8,8 +8,15 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from orbitkv.vllm import loading
+
 _PREFIX = "orbitkv."
-_MODES = ("read_write", "save_only")
+_CHOICES = {
+    "mode": ("read_write", "save_only"),
+    "load": loading.CHOICES,
+    "copy_method": ("auto", "direct", "kernel"),
+    "copy_pace": ("full", "gentle"),
+}
 
 
 @dataclass(frozen=True)
@@ -20,6 +27,9 @@ class Settings:
     timeout_ms: int = 1000  # of a call on the engine's threads
     spin_iterations: int = 64
     mode: str = "read_write"
+    load: str = loading.AUTO
+    copy_method: str = "auto"
+    copy_pace: str = "full"
 
     @classmethod
     def parse(cls, extra: dict[str, Any]) -> Settings:
@@ -33,8 +43,10 @@ class Settings:
                 raise ValueError(f"kv_connector_extra_config: unknown key {key!r}; known keys: {known}")
             values[name] = value
         settings = cls(**values)
-        if settings.mode not in _MODES:
-            raise ValueError(f"orbitkv.mode is {settings.mode!r}; it must be one of {', '.join(_MODES)}")
+        for name, allowed in _CHOICES.items():
+            value = getattr(settings, name)
+            if value not in allowed:
+                raise ValueError(f"orbitkv.{name} is {value!r}; it must be one of {', '.join(allowed)}")
         for name in ("timeout_ms", "spin_iterations"):
             value = getattr(settings, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -54,8 +66,7 @@ def refusals(vllm_config: Any, kv_cache_config: Any) -> list[str]:
     """Why this engine cannot use OrbitKV, each reason naming the setting. Empty: it can."""
     parallel = vllm_config.parallel_config
     reasons = []
-    if vllm_config.device_config.device_type != "cpu":
-        reasons.append(f"device {vllm_config.device_config.device_type!r} (only CPU engines so far)")
+    reasons += _device_refusals(vllm_config)
     if vllm_config.speculative_config is not None:
         reasons.append("speculative decoding (speculative_config)")
     if vllm_config.lora_config is not None:
@@ -67,6 +78,19 @@ def refusals(vllm_config: Any, kv_cache_config: Any) -> list[str]:
     if algorithm not in ("sha256", "sha256_cbor"):
         reasons.append(f"prefix_caching_hash_algo={algorithm!r} (use sha256_cbor or sha256)")
     return reasons + _cache_refusals(kv_cache_config)
+
+
+def _device_refusals(vllm_config: Any) -> list[str]:
+    from vllm.platforms import current_platform
+
+    kind = vllm_config.device_config.device_type
+    if kind == "cpu":
+        return []
+    if kind != "cuda" or not current_platform.is_cuda():
+        return [f"device {kind!r} on {type(current_platform).__name__} (CPU and NVIDIA GPUs so far)"]
+    if getattr(vllm_config.model_config, "enable_sleep_mode", False):
+        return ["sleep mode (enable_sleep_mode): it takes the pages away under a running copy"]
+    return []
 
 
 def _cache_refusals(kv_cache_config: Any) -> list[str]:
@@ -96,8 +120,10 @@ _EXPECTED = {
     "update_connector_output": ("connector_output",),
     "bind_gpu_block_pool": ("gpu_block_pool",),
     "start_load_kv": ("forward_context",),
+    "wait_for_layer_load": ("layer_name",),
     "wait_for_save": (),
     "get_transfer_results": ("finished_req_ids",),
+    "get_block_ids_with_load_errors": (),
     "build_connector_worker_meta": (),
     "register_kv_caches": ("kv_caches",),
     "has_pending_push_work": (),

@@ -1,12 +1,14 @@
 """OrbitKVConnector: what vLLM calls, handed to the side that this instance is.
 
-No layer hook does work, no thread starts here, and nothing depends on shutdown().
+Layer hooks do nothing unless their step loads. No thread starts here, and nothing
+depends on shutdown().
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
@@ -16,8 +18,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from orbitkv.client import CacheManagerClient, Group
-from orbitkv.vllm import geometry, namespace
+from orbitkv.vllm import geometry, loading, namespace
 from orbitkv.vllm.config import Settings, check_engine, instance_of
+from orbitkv.vllm.device import pages_of
 from orbitkv.vllm.metadata import Handshake, StepTasks, WorkerReport
 from orbitkv.vllm.scheduler import SchedulerSide
 from orbitkv.vllm.worker import RankSpec, WorkerSide
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
 
 
 class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):
-    """Publishes full blocks after each step and restores prefixes asynchronously."""
+    """Publishes full blocks after each step; restores prefixes asynchronously, or layer by
+    layer in the step that uses them (loading.py)."""
 
     _cache_hit_source = CacheHitSource.HOST
 
@@ -40,6 +44,7 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):
         self._settings = Settings.parse(self._kv_transfer_config.kv_connector_extra_config)
         self._worker: WorkerSide | None = None
         self._scheduler: SchedulerSide | None = None
+        self._load = loading.choose(self._settings.load, vllm_config)
         self._worker_canary: str | None = None
         client = self._open_client("scheduler" if role == KVConnectorRole.SCHEDULER else "worker")
         if role == KVConnectorRole.SCHEDULER:
@@ -60,6 +65,8 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):
             self._settings.timeout_ms,
             self._settings.spin_iterations,
             name=f"vllm-{name}",
+            copy_method=self._settings.copy_method,
+            copy_pace=self._settings.copy_pace,
         )
 
     @property
@@ -82,7 +89,7 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):
                 namespace=namespace.namespace_text(self._vllm_config, config),
                 rank=rank,
                 world_size=world,
-                device="cpu:0",
+                pages=pages_of(kv_caches[layer.name] for layer in layers),
                 layers=layers,
                 num_blocks=config.num_blocks,
                 block_tokens=spec.block_size,
@@ -92,29 +99,40 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         tasks = self._tasks()
+        if tasks.layered is not None:  # first: this step waits for them
+            self._worker.start_layered(tasks.layered, loading.layer_hooks_run(forward_context))
         if tasks.loads:
             self._worker.start_loads(tasks.loads)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        return  # loads are asynchronous: a request is scheduled after its pages are there
+        layers = self._worker.layers
+        if layers is not None and layers.active:
+            layers.wait(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
         return  # whole pages are published after the step
 
     def wait_for_save(self) -> None:
         tasks = self._tasks()
+        if tasks.layered is not None:
+            self._worker.settle_layered()
         if tasks.saves:
-            self._worker.start_saves(tasks.saves)
+            self._worker.start_saves(tasks.saves, tasks.known_failures)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         ended, failed = self._worker.ended_loads()
         return KVConnectorTransferResults(finished_recving=ended, failed_recving=failed)
 
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self._worker.bad_blocks()
+
     def build_connector_worker_meta(self) -> WorkerReport | None:
         return self._worker.report()
 
     def get_handshake_metadata(self) -> Handshake:
-        return Handshake(namespace.worker_canary(self._hash_algorithm()))
+        # Behind another connector the policy for failed loads is that one's, unknown here.
+        layers = self._load != loading.ASYNC and get_kv_transfer_group() is self
+        return Handshake(namespace.worker_canary(self._hash_algorithm()), layers)
 
     def _tasks(self) -> StepTasks:
         tasks = self._connector_metadata
@@ -133,6 +151,8 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):
                 "OrbitKV: the workers hash blocks differently; start all of them with the same PYTHONHASHSEED"
             )
         self._worker_canary = canaries.pop() if canaries else None
+        if metadata and all(getattr(m, "layers", False) for m in metadata.values()):
+            self._scheduler.load_with(self._load)
 
     def _misnamed(self) -> str | None:
         """Asked before the first lookup, when the engine has set its hashing up."""

@@ -6,7 +6,6 @@ that the engine hands out, and by writing a pattern through one and reading the 
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 from orbitkv.client import Layer
@@ -35,7 +34,7 @@ def describe_layers(kv_cache_config: Any, kv_caches: dict[str, Any]) -> list[Lay
                 name=name,
                 group=0,
                 component=0,
-                tensor=Memory(view.untyped_storage(), offset),
+                tensor=_bytes_from(view, offset),
                 block_stride=tensor.block_stride,
                 rows=1,
                 row_bytes=page,
@@ -71,22 +70,13 @@ def _check_run(name: str, view: Any, expected: int) -> None:
         )
 
 
-class Memory:
-    """A part of a storage, from `offset` to its end; keeps the storage alive."""
+def _bytes_from(view: Any, offset: int) -> Any:
+    """The bytes of the view's storage from `offset` to its end, as a tensor of its own."""
+    import torch
 
-    def __init__(self, storage: Any, offset: int) -> None:
-        self._storage = storage
-        self.nbytes = storage.nbytes() - offset
-        self.__array_interface__ = {
-            "data": (storage.data_ptr() + offset, False),
-            "shape": (self.nbytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
-
-    @property
-    def address(self) -> int:
-        return self.__array_interface__["data"][0]
+    storage = view.untyped_storage()
+    count = storage.nbytes() - offset
+    return torch.empty(0, dtype=torch.uint8, device=view.device).set_(storage, offset, (count,), (1,))
 
 
 def check_pages(layers: list[Layer], kv_caches: dict[str, Any], num_blocks: int) -> None:
@@ -105,20 +95,21 @@ def _check_page(layer: Layer, blocks: Any, block: int, num_blocks: int) -> None:
     import torch
 
     page = layer.row_bytes
-    address = layer.tensor.address + block * layer.block_stride
-    if block * layer.block_stride + page > layer.tensor.nbytes:
+
+    def page_of(number: int) -> Any:
+        start = number * layer.block_stride
+        return layer.tensor[start : start + page]
+
+    if block * layer.block_stride + page > layer.tensor.numel():
         raise GeometryError(f"block {block} of layer {layer.name} lies outside its storage")
-    before = ctypes.string_at(address, page)
+    before = page_of(block).clone()
     near = [b for b in (block - 1, block + 1) if 0 <= b < num_blocks]
-    neighbours = {b: ctypes.string_at(address + (b - block) * layer.block_stride, page) for b in near}
+    neighbours = {b: page_of(b).clone() for b in near}
     blocks[block].view(torch.uint8).fill_(_PATTERN)
-    written = ctypes.string_at(address, page)
-    untouched = all(
-        ctypes.string_at(address + (b - block) * layer.block_stride, page) == old
-        for b, old in neighbours.items()
-    )
-    ctypes.memmove(address, before, page)
-    if written != bytes([_PATTERN]) * page or not untouched:
+    written = bool((page_of(block) == _PATTERN).all())
+    untouched = all(torch.equal(page_of(b), old) for b, old in neighbours.items())
+    page_of(block).copy_(before)
+    if not written or not untouched:
         raise GeometryError(
             f"block {block} of layer {layer.name} is not where the KV cache configuration says; "
             "this vLLM lays pages out in a way that OrbitKV does not know"

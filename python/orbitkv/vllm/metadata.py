@@ -30,9 +30,19 @@ class SaveTask:
 
 
 @dataclass(frozen=True)
+class LayerLoads:
+    """Restores that this step's layers wait for; `job` names the verdict on all of them."""
+
+    job: int
+    loads: tuple[LoadTask, ...]
+
+
+@dataclass(frozen=True)
 class StepTasks(KVConnectorMetadata):
     loads: tuple[LoadTask, ...] = ()
     saves: tuple[SaveTask, ...] = ()
+    layered: LayerLoads | None = None
+    known_failures: int = 0  # failed verdicts that the scheduler had read when it made these saves
 
 
 NOTHING = StepTasks()
@@ -40,19 +50,25 @@ NOTHING = StepTasks()
 
 @dataclass
 class WorkerReport(KVConnectorWorkerMetadata):
-    """Save jobs whose pages a worker no longer needs: job -> number of workers."""
+    """Save jobs whose pages a worker no longer needs: job -> number of workers. Verdicts on
+    layer-ready loads: job -> whether every byte arrived."""
 
     released: dict[int, int] = field(default_factory=dict)
+    verdicts: dict[int, bool] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerReport:
-        merged = dict(self.released)
+        released, verdicts = dict(self.released), dict(self.verdicts)
         for job, workers in getattr(other, "released", {}).items():
-            merged[job] = merged.get(job, 0) + workers
-        return WorkerReport(merged)
+            released[job] = released.get(job, 0) + workers
+        for job, good in getattr(other, "verdicts", {}).items():
+            verdicts[job] = verdicts.get(job, True) and good
+        return WorkerReport(released, verdicts)
 
 
 @dataclass(frozen=True)
 class Handshake(KVConnectorHandshakeMetadata):
-    """Worker to scheduler at start: both must name blocks alike."""
+    """Worker to scheduler at start: both must name blocks alike, and a step may run ahead
+    of its verdict only where the worker says so."""
 
     canary: str
+    layers: bool = False

@@ -64,10 +64,12 @@ def scheduler_canary(algorithm: str) -> str:
     return canary_of(get_hash_fn_by_name(algorithm), kv_cache_utils.NONE_HASH)
 
 
-def cpu_instruction_set(vllm_config: Any, spec: Any) -> str:
-    """CPU pages are packed for the instruction set in use."""
+def instruction_set(vllm_config: Any, spec: Any) -> str:
+    """CPU pages are packed for the instruction set in use; GPU pages are not packed."""
     import torch
 
+    if vllm_config.device_config.device_type != "cpu":
+        return "none"
     capability = torch.backends.cpu.get_cpu_capability()
     try:
         from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
@@ -101,7 +103,7 @@ def namespace_text(vllm_config: Any, kv_cache_config: Any) -> str:
         "layout": kv_cache_config.kv_cache_layout,
         "block": spec.block_size,
         "backend": attention_backend(vllm_config, group.layer_names[0]),
-        "isa": cpu_instruction_set(vllm_config, spec),
+        "isa": instruction_set(vllm_config, spec),
         "hash": cache.prefix_caching_hash_algo,
         "canary": worker_canary(cache.prefix_caching_hash_algo),
         "tp": vllm_config.parallel_config.tensor_parallel_size,

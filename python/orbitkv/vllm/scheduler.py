@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from orbitkv.errors import OrbitKVError
+from orbitkv.vllm import loading
 from orbitkv.vllm.availability import Availability
-from orbitkv.vllm.metadata import NOTHING, LoadTask, SaveTask, StepTasks, WorkerReport
+from orbitkv.vllm.metadata import NOTHING, LayerLoads, LoadTask, SaveTask, StepTasks, WorkerReport
 
 logger = logging.getLogger("vllm.orbitkv")
 
@@ -32,6 +33,7 @@ class Lookup:
     blocks: int
     lease: bytes
     asked: float
+    layered: bool = False  # offered for the step itself
 
 
 @dataclass
@@ -70,7 +72,14 @@ class SchedulerSide:
         self._clock = clock
         self._availability = Availability(clock, "cached prefixes are computed again and nothing is published")
         self._requests: dict[str, RequestState] = {}
+        self._load = loading.ASYNC
         self._loads: list[LoadTask] = []
+        self._layered: list[LoadTask] = []
+        self._awaited: set[str] = set()  # requests that wait for an asynchronous load
+        self._jobs: dict[int, list[str]] = {}  # layer-ready loads without a verdict -> requests
+        self._failures = 0  # failed verdicts
+        self._served: Any = ()  # request ids of the last step
+        self._late: dict[str, int] = {}  # request -> first block that was filled before it had a hash
         self._pins: dict[int, Pin] = {}
         self._pinned_blocks = 0
         self._next_job = 1
@@ -83,6 +92,10 @@ class SchedulerSide:
     def check_hashes_with(self, check: Callable[[], str | None]) -> None:
         """`check` runs before the first lookup and says why blocks would be misnamed."""
         self._check_hashes = check
+
+    def load_with(self, how: str) -> None:
+        """loading.ASYNC (as it begins), LAYERS or AUTO."""
+        self._load = how
 
     # ---- lookup ----
 
@@ -100,7 +113,17 @@ class SchedulerSide:
         lookup = self._look_up(state, first, total)
         if lookup is None or lookup.blocks == 0:
             return 0, False
-        return lookup.blocks * self._block_tokens, True
+        # The step of a layer-ready load has to compute at least one token itself.
+        blocks = min(lookup.blocks, (request.num_tokens - 1) // self._block_tokens - first)
+        lookup.layered = blocks > 0 and self._runs_ahead()
+        return (blocks if lookup.layered else lookup.blocks) * self._block_tokens, not lookup.layered
+
+    def _runs_ahead(self) -> bool:
+        """A step that waits for pages holds up every request in it, and loads that began
+        earlier come first: in AUTO only requests that would be alone with it run ahead."""
+        if self._load != loading.AUTO:
+            return self._load == loading.LAYERS
+        return not self._awaited and not any(req_id in self._requests for req_id in self._served)
 
     def _may_read(self, request: Any) -> bool:
         if self._check_hashes is not None:
@@ -180,27 +203,43 @@ class SchedulerSide:
         targets: list[int | None] = list(block_ids[lookup.first : lookup.first + count])
         targets += [None] * (lookup.blocks - len(targets))
         state.loading = range(lookup.first, lookup.first + count)
-        self._loads.append(LoadTask(request.request_id, lookup.lease, tuple(targets)))
+        task = LoadTask(request.request_id, lookup.lease, tuple(targets))
+        if lookup.layered:
+            self._layered.append(task)
+        else:
+            self._loads.append(task)
+            self._awaited.add(request.request_id)
 
     # ---- the step ----
 
     def step_tasks(self, output: Any) -> StepTasks:
-        loads, self._loads = tuple(self._loads), []
+        self._served = output.num_scheduled_tokens
         saves = self._saves(output) if self._write else ()
-        return StepTasks(loads, saves) if loads or saves else NOTHING
+        if not (saves or self._loads or self._layered):
+            return NOTHING
+        loads, self._loads = tuple(self._loads), []
+        return StepTasks(loads, saves, self._layer_loads(), self._failures)
+
+    def _layer_loads(self) -> LayerLoads | None:
+        if not self._layered:
+            return None
+        tasks, self._layered = tuple(self._layered), []
+        job = self._new_job()
+        self._jobs[job] = [task.req_id for task in tasks]
+        return LayerLoads(job, tasks)
 
     def _saves(self, output: Any) -> tuple[SaveTask, ...]:
         blocks: dict[bytes, int] = {}
-        for req_id, computed in _scheduled(output):
+        for req_id, computed, count in self._filling(output):
             state = self._requests.get(req_id)
             if state is None:
                 continue
-            first = computed // self._block_tokens
-            end = (computed + output.num_scheduled_tokens.get(req_id, 0)) // self._block_tokens
-            end = min(end, len(state.request.block_hashes))
-            if end <= first:
-                continue
-            tables = output.kv_connector_block_state.get_block_ids(req_id)
+            filled = (computed + count) // self._block_tokens
+            first = min(self._late.pop(req_id, filled), computed // self._block_tokens)
+            end = min(filled, len(state.request.block_hashes))
+            if end < filled:  # its tokens are still on the device; the next step knows them
+                self._late[req_id] = max(first, end)
+            tables = output.kv_connector_block_state.get_block_ids(req_id) if first < end else None
             if tables is None:
                 continue
             for position in range(first, min(end, len(tables[0]))):
@@ -210,6 +249,18 @@ class SchedulerSide:
         blocks = dict(list(blocks.items())[:room]) if len(blocks) > room else blocks
         return (self._pin(blocks),) if blocks else ()
 
+    def _filling(self, output: Any) -> Iterator[tuple[str, int, int]]:
+        """(request id, tokens before this step, tokens in it) of requests that fill a block,
+        or filled one whose hash was not known then. Every step pays for this loop."""
+        size, counts, late = self._block_tokens, output.num_scheduled_tokens, self._late
+        for new in output.scheduled_new_reqs:
+            yield new.req_id, new.num_computed_tokens, counts.get(new.req_id, 0)
+        cached = output.scheduled_cached_reqs
+        for req_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            count = counts.get(req_id, 0)
+            if computed % size + count >= size or req_id in late:
+                yield req_id, computed, count
+
     def _room(self) -> int:
         """Blocks that may still be pinned; what is beyond is not published."""
         if self._pool is None:
@@ -218,12 +269,16 @@ class SchedulerSide:
 
     def _pin(self, blocks: dict[bytes, int]) -> SaveTask:
         """A reference each, so that preemption, abort and finish leave the bytes alone."""
-        job, self._next_job = self._next_job, self._next_job + 1
+        job = self._new_job()
         held = [self._pool.blocks[block] for block in blocks.values()]
         self._pool.touch(held)
         self._pins[job] = Pin(held, self._workers, self._clock())
         self._pinned_blocks += len(held)
         return SaveTask(job, tuple(blocks.values()), b"".join(blocks))
+
+    def _new_job(self) -> int:
+        job, self._next_job = self._next_job, self._next_job + 1
+        return job
 
     # ---- results ----
 
@@ -232,14 +287,32 @@ class SchedulerSide:
         if isinstance(report, WorkerReport):
             for job, workers in report.released.items():
                 self._unpin(job, workers)
+            for job, good in report.verdicts.items():
+                self._judged(job, good)
         failed = getattr(output, "failed_recving", None) or ()
         for req_id in getattr(output, "finished_recving", None) or ():
+            self._awaited.discard(req_id)
             state = self._requests.get(req_id)
             if state is None or state.loading is None:
                 continue
-            if req_id in failed:
-                state.refused.update(state.request.block_hashes[p] for p in state.loading)
-            state.loading = None
+            self._loaded(state, req_id not in failed)
+
+    def _loaded(self, state: RequestState, good: bool) -> None:
+        if not good:
+            state.refused.update(state.request.block_hashes[p] for p in state.loading)
+        state.loading = None
+
+    def _judged(self, job: int, good: bool) -> None:
+        """The verdict on the loads of a step. The engine has taken back the requests that it
+        found running. Others (aborted ones) may have left cached blocks that were computed
+        on bad pages, so after a failure its whole prefix cache goes."""
+        for req_id in self._jobs.pop(job, ()):
+            state = self._requests.get(req_id)
+            if state is not None and state.loading is not None:
+                self._loaded(state, good)
+        if not good:
+            self._failures += 1
+            self._pool.evict_blocks(set(range(len(self._pool.blocks))))
 
     def _unpin(self, job: int, workers: int) -> None:
         pin = self._pins.get(job)
@@ -253,7 +326,10 @@ class SchedulerSide:
         self._pool.free_blocks(reversed(pin.blocks))  # the prefix is evicted last
 
     def frees_soon(self) -> bool:
-        """Blocks that only we hold come free by themselves: waiting beats preempting."""
+        """Blocks that only we hold come free by themselves: waiting beats preempting. And a
+        step that waits for its verdict must be taken back as it was scheduled."""
+        if self._jobs:
+            return True
         oldest = self._clock() - _PIN_WAIT_S
         return any(
             block.ref_cnt == 1 for pin in self._pins.values() if pin.since > oldest for block in pin.blocks
@@ -266,6 +342,7 @@ class SchedulerSide:
 
     def finished(self, req_id: str) -> None:
         state = self._requests.pop(req_id, None)
+        self._late.pop(req_id, None)
         if state is not None:
             self._release(state)
 

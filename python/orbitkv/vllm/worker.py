@@ -15,7 +15,9 @@ from typing import Any
 
 from orbitkv.errors import OrbitKVError
 from orbitkv.vllm.availability import Availability
-from orbitkv.vllm.metadata import LoadTask, SaveTask, WorkerReport
+from orbitkv.vllm.device import HostPages
+from orbitkv.vllm.layers import LayerLoader
+from orbitkv.vllm.metadata import LayerLoads, LoadTask, SaveTask, WorkerReport
 
 logger = logging.getLogger("vllm.orbitkv")
 
@@ -27,7 +29,7 @@ class RankSpec:
     namespace: str
     rank: int
     world_size: int
-    device: str
+    pages: Any  # device.HostPages or device.CudaPages
     layers: list[Any]
     num_blocks: int
     block_tokens: int
@@ -45,10 +47,16 @@ class WorkerSide:
         self._saves: dict[int, Any] = {}  # job -> handle
         self._failed: set[str] = set()  # loads that never started
         self._released: set[int] = set()  # jobs that never started
+        self._verdicts: dict[int, bool] = {}  # of layer-ready loads, not reported yet
+        self._bad_blocks: set[int] = set()
+        self._failures = 0  # failed verdicts
         self._said: set[str] = set()
+        self.pages: Any = HostPages()
+        self.layers: LayerLoader | None = None  # once registered
 
     def register(self, spec: RankSpec) -> None:
         self._spec = spec
+        self.pages = spec.pages
         self._ready()
 
     def _ready(self) -> bool:
@@ -60,13 +68,15 @@ class WorkerSide:
         spec = self._spec
         try:
             self._registration = self._client.register(
-                spec.namespace, spec.rank, spec.world_size, spec.device,
+                spec.namespace, spec.rank, spec.world_size, spec.pages.name,
                 spec.layers, spec.num_blocks, spec.block_tokens, spec.groups,
             )  # fmt: skip
         except OrbitKVError as error:
             self._trouble("the pages are not registered", error)
             return False
         self._availability.worked()
+        names = [layer.name for layer in spec.layers]
+        self.layers = LayerLoader(self._client, spec.pages, self._registration, names)
         return True
 
     # ---- submit ----
@@ -83,16 +93,40 @@ class WorkerSide:
         if not self._ready() or not self._availability.may_try():
             return None
         try:
-            handle = self._client.start_restore(self._registration, [(task.lease, [task.blocks])])
+            handle = self._client.start_restore(
+                self._registration, [(task.lease, [task.blocks])], **self.pages.order()
+            )
         except OrbitKVError as error:
             self._trouble("a load was not started", error)
             return None
         self._availability.worked()
         return handle
 
-    def start_saves(self, tasks: Iterable[SaveTask]) -> None:
+    def start_layered(self, task: LayerLoads, hooked: bool) -> None:
+        """Before the forward whose layers wait for them."""
+        if self._ready():
+            self.layers.begin(task, hooked)
+        else:
+            blocks = {block for load in task.loads for block in load.blocks if block is not None}
+            self._judge(task.job, blocks, "the pages are not registered")
+
+    def settle_layered(self) -> None:
+        """After the forward: holds the step until its verdict is known."""
+        if self.layers is not None and (verdict := self.layers.settle()) is not None:
+            self._judge(*verdict)
+
+    def _judge(self, job: int, bad_blocks: set[int], problem: str) -> None:
+        self._verdicts[job] = not problem
+        if problem:
+            self._failures += 1
+            self._bad_blocks |= bad_blocks
+            self._say("OrbitKV: a load failed; the step that used it is taken back: %s", problem)
+
+    def start_saves(self, tasks: Iterable[SaveTask], known_failures: int = 0) -> None:
+        """Steps that were scheduled before the scheduler knew of a failed verdict may have
+        computed on its pages: they publish nothing."""
         for task in tasks:
-            handle = self._start_save(task)
+            handle = self._start_save(task) if self._failures == known_failures else None
             if handle is None:
                 self._released.add(task.job)
             else:
@@ -102,9 +136,8 @@ class WorkerSide:
         if not self._ready() or not self._availability.may_try():
             return None
         try:
-            handle = self._client.save(
-                self._registration, [(0, task.blocks, self._client.hashes(task.hashes))]
-            )
+            groups = [(0, task.blocks, self._client.hashes(task.hashes))]
+            handle = self._client.save(self._registration, groups, **self.pages.order())
         except OrbitKVError as error:
             self._trouble("a save was not submitted", error)
             return None
@@ -129,7 +162,13 @@ class WorkerSide:
                 self._say("OrbitKV: a load failed and is computed instead: %s", status.message)
         return ended, failed
 
+    def bad_blocks(self) -> set[int]:
+        """Destinations of failed layer-ready loads, once, in the step that read them."""
+        bad, self._bad_blocks = self._bad_blocks, set()
+        return bad
+
     def report(self) -> WorkerReport | None:
+        verdicts, self._verdicts = self._verdicts, {}
         released, self._released = self._released, set()
         for job, handle in list(self._saves.items()):
             status = self._client.poll_save(handle)
@@ -140,7 +179,7 @@ class WorkerSide:
             released.add(job)
             if not status.success:
                 self._say("OrbitKV: pages were not published: %s", status.message)
-        return WorkerReport(dict.fromkeys(released, 1)) if released else None
+        return WorkerReport(dict.fromkeys(released, 1), verdicts) if released or verdicts else None
 
     def close(self) -> None:
         self._client.close()
