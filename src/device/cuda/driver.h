@@ -14,9 +14,17 @@ namespace orbitkv::device::cuda {
 
 using CuResult = int;
 inline constexpr CuResult kCuSuccess = 0;
-inline constexpr CuResult kCuNotReady = 600;
+inline constexpr CuResult kCuOutOfMemory = 2;
+inline constexpr CuResult kCuDeinitialized = 4;  // the process is ending
 inline constexpr CuResult kCuNoDevice = 100;
+inline constexpr CuResult kCuInvalidImage = 200, kCuInvalidContext = 201, kCuNoBinary = 209;
+inline constexpr CuResult kCuInvalidHandle = 400;
+inline constexpr CuResult kCuNotReady = 600;
+inline constexpr CuResult kCuIllegalAddress = 700;
+inline constexpr CuResult kCuContextDestroyed = 709;
 inline constexpr CuResult kCuAlreadyRegistered = 712;
+inline constexpr CuResult kCuNotSupported = 801;
+inline constexpr CuResult kCuCaptureUnsupported = 900;
 
 using CuDevice = int;
 using CuPtr = std::uint64_t;  // CUdeviceptr
@@ -34,18 +42,20 @@ inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostRegisterPortable = 1, kHostRegisterDeviceMap = 2;
 inline constexpr unsigned kHostAllocPortable = 1, kHostAllocDeviceMap = 2;
-inline constexpr unsigned kWaitValueGeq = 0;
+inline constexpr unsigned kWaitValueEqual = 1;
+inline constexpr int kAttributeMaxPitch = 11;
 inline constexpr int kAttributeMultiprocessors = 16;
 inline constexpr int kAttributeMajor = 75, kAttributeMinor = 76;
 inline constexpr int kAttributeSharedOptin = 97;
-inline constexpr int kAttributeStreamWaitValue = 92;  // CAN_USE_64_BIT_STREAM_MEM_OPS
 inline constexpr int kFunctionMaxDynamicShared = 8;
-inline constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9;
+inline constexpr int kPointerContext = 1, kPointerMemoryType = 2, kPointerDeviceOrdinal = 9;
+inline constexpr int kCaptureNone = 0;
 inline constexpr unsigned kMemoryTypeDevice = 2;
 inline constexpr int kCaptureRelaxed = 2;
 
-// One member an entry point, named as cuda.h names it. `required` ones are never null
-// after load_driver(); the optional ones stand last and may be.
+// One member an entry point, named as cuda.h names it for programs (driver.cc asks for the
+// symbol of that ABI, which often ends in _v2). Never null after load_driver(), but for the
+// optional ones, which stand last.
 struct Driver {
   CuResult (*cuInit)(unsigned flags) = nullptr;
   CuResult (*cuDriverGetVersion)(int* version) = nullptr;
@@ -53,13 +63,14 @@ struct Driver {
   CuResult (*cuGetErrorString)(CuResult code, const char** text) = nullptr;
   CuResult (*cuDeviceGetCount)(int* count) = nullptr;
   CuResult (*cuDeviceGet)(CuDevice* device, int ordinal) = nullptr;
-  CuResult (*cuDeviceGetUuid)(CuUuid* uuid, CuDevice device) = nullptr;  // _v2: a MIG instance's own
+  CuResult (*cuDeviceGetUuid)(CuUuid* uuid, CuDevice device) = nullptr;  // a MIG instance's own
   CuResult (*cuDeviceGetName)(char* name, int bytes, CuDevice device) = nullptr;
   CuResult (*cuDeviceGetAttribute)(int* value, int attribute, CuDevice device) = nullptr;
   CuResult (*cuDevicePrimaryCtxRetain)(CuContext* context, CuDevice device) = nullptr;
   CuResult (*cuDevicePrimaryCtxRelease)(CuDevice device) = nullptr;
   CuResult (*cuCtxPushCurrent)(CuContext context) = nullptr;
   CuResult (*cuCtxPopCurrent)(CuContext* context) = nullptr;
+  CuResult (*cuCtxGetCurrent)(CuContext* context) = nullptr;
   CuResult (*cuCtxGetStreamPriorityRange)(int* least, int* greatest) = nullptr;
   CuResult (*cuModuleLoadData)(CuModule* module, const void* image) = nullptr;
   CuResult (*cuModuleUnload)(CuModule module) = nullptr;
@@ -73,6 +84,7 @@ struct Driver {
   CuResult (*cuStreamQuery)(CuStream stream) = nullptr;
   CuResult (*cuStreamSynchronize)(CuStream stream) = nullptr;
   CuResult (*cuStreamWaitEvent)(CuStream stream, CuEvent event, unsigned flags) = nullptr;
+  CuResult (*cuStreamIsCapturing)(CuStream stream, int* status) = nullptr;
   CuResult (*cuStreamGetCtx)(CuStream stream, CuContext* context) = nullptr;
   CuResult (*cuEventCreate)(CuEvent* event, unsigned flags) = nullptr;
   CuResult (*cuEventDestroy)(CuEvent event) = nullptr;
@@ -93,8 +105,10 @@ struct Driver {
   CuResult (*cuMemsetD32Async)(CuPtr at, unsigned value, std::size_t words, CuStream stream) = nullptr;
   CuResult (*cuPointerGetAttribute)(void* value, int attribute, CuPtr pointer) = nullptr;
   CuResult (*cuThreadExchangeStreamCaptureMode)(int* mode) = nullptr;
+  // Optional.
   CuResult (*cuStreamWaitValue32)(CuStream stream, CuPtr at, std::uint32_t value, unsigned flags) = nullptr;
-  // Optional: CUDA 12.8.
+  CuResult (*cuDeviceGetUuidOfParent)(CuUuid* uuid, CuDevice device) = nullptr;  // cuDeviceGetUuid of old
+  // CUDA 12.8; the plain symbol, for the later one of the same name in cuda.h takes no `failed`.
   CuResult (*cuMemcpyBatchAsync)(CuPtr* to, CuPtr* from, std::size_t* bytes, std::size_t count,
                                  struct CuCopyAttributes* attributes, std::size_t* attribute_of,
                                  std::size_t attributes_count, std::size_t* failed,
@@ -117,6 +131,7 @@ struct CuCopy2D {
   std::size_t dst_pitch = 0;
   std::size_t width = 0, height = 0;
 };
+static_assert(sizeof(CuCopy2D) == 128);
 // CUmemcpyAttributes of cuda.h.
 struct CuCopyAttributes {
   int src_access_order = 1;  // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
@@ -125,7 +140,10 @@ struct CuCopyAttributes {
   unsigned flags = 0;
 };
 
-// Loads and initialises the driver, once a process. kReject says what is missing and what
+static_assert(sizeof(CuCopyAttributes) == 24);
+
+// Loads and initialises the driver, once a process, and only when the first GPU page is
+// registered: a process that forks after cuInit has no CUDA in its children. kReject says what is missing and what
 // to install: no libcuda, a driver that is too old (its version and ours), no device.
 Result<const Driver*> load_driver();
 

@@ -10,7 +10,7 @@
 namespace orbitkv::device::cuda {
 
 // One image: where it lies (as the device addresses it) and the engine block.
-struct PlanSlot {
+struct alignas(16) PlanSlot {
   std::uint64_t image;
   std::uint32_t block;
   std::uint32_t pad;
@@ -19,7 +19,7 @@ struct PlanSlot {
 // One fragment of every slot in [first_slot, first_slot + slots). Work is counted in units
 // of at most stage_bytes: `pack` whole small fragments of consecutive slots, or one chunk
 // of a large one. Sums: one a chunk, at first_sum + slot * chunks + chunk.
-struct PlanFragment {
+struct alignas(16) PlanFragment {
   std::uint64_t base;          // device address of block 0, row 0
   std::uint64_t block_stride;  // bytes
   std::uint64_t row_stride;    // bytes
@@ -36,9 +36,16 @@ struct PlanFragment {
 };
 static_assert(sizeof(PlanSlot) == 16 && sizeof(PlanFragment) == 64, "layout shared with kernels");
 
+// A plan that is small enough to travel with the launch.
+inline constexpr std::uint32_t kSmallFragments = 4, kSmallSlots = 32;
+struct SmallPlan {
+  PlanFragment fragments[kSmallFragments];
+  PlanSlot slots[kSmallSlots];
+};
+
 // Parameters of one launch; passed by value.
 struct PlanLaunch {
-  std::uint64_t fragments;     // device address of PlanFragment[fragment_count]
+  std::uint64_t fragments;     // device address of PlanFragment[fragment_count]; 0: `small`
   std::uint64_t slots;         // device address of PlanSlot[slot_count]
   std::uint64_t sums;          // device address of u64[]: raw sums, host memory
   std::uint64_t host_flags;    // device address of u32[signals], host memory
@@ -54,6 +61,7 @@ struct PlanLaunch {
   std::uint32_t stores;  // stages that hold stores in flight, a CTA
   std::uint32_t to_image;  // 1: save
   std::uint32_t sum_only;  // 1: no copy; sums over the engine's pages (after DMA)
+  SmallPlan small;
 };
 
 inline constexpr std::uint32_t kMaxFragmentsPerLaunch = 256;
