@@ -20,6 +20,9 @@ int ms_until(TimePoint deadline) {
   const std::int64_t ns = (deadline - monotonic_now()).ns;
   return ns <= 0 ? 0 : static_cast<int>((ns + 999'999) / 1'000'000);
 }
+std::span<std::byte> bytes_of(const mem::MappedSlab& slab) {
+  return {slab.base(), slab.bytes().value};
+}
 }  // namespace
 
 Result<std::unique_ptr<Attachment>> Attachment::open(const Target& target) {
@@ -34,6 +37,8 @@ Result<std::unique_ptr<Attachment>> Attachment::open(const Target& target) {
 // A forked child may hold a copy of the socket: closing ours would tell the Manager nothing.
 Attachment::~Attachment() {
   ::shutdown(socket_.fd(), SHUT_RDWR);
+  if (!target_.slabs) return;
+  for (const auto& [id, slab] : slabs_) target_.slabs->remove_slab(bytes_of(slab));
 }
 
 Status Attachment::greet() {
@@ -57,8 +62,6 @@ Status Attachment::greet() {
 void Attachment::lose() {
   lost_.store(true, std::memory_order_release);
   channel_->wake_waiters();
-  std::lock_guard lock(slab_mutex_);
-  slab_added_.notify_all();
 }
 
 // ---- commands ----
@@ -202,14 +205,6 @@ const mem::MappedSlab* Attachment::slab(SlabId id) {
   return it == slabs_.end() ? nullptr : &it->second;
 }
 
-const mem::MappedSlab* Attachment::slab_within(SlabId id, Duration within) {
-  std::unique_lock lock(slab_mutex_);
-  slab_added_.wait_for(lock, std::chrono::nanoseconds(within.ns),
-                       [&] { return slabs_.contains(id.value) || lost(); });
-  auto it = slabs_.find(id.value);
-  return it == slabs_.end() ? nullptr : &it->second;
-}
-
 Status Attachment::map_offer(const shm::Message& message) {
   ORBITKV_ASSIGN_OR_RETURN(auto offer, wire::decode_slab_offer(message.frame));
   if (offer.slabs.size() != message.fds.size()) return reject("a slab offer without its descriptors");
@@ -217,10 +212,12 @@ Status Attachment::map_offer(const shm::Message& message) {
     ORBITKV_ASSIGN_OR_RETURN(auto mapped,
                              mem::MappedSlab::map(message.fds[i], offer.slabs[i].id, offer.slabs[i].bytes));
     std::lock_guard lock(slab_mutex_);
+    if (slabs_.contains(offer.slabs[i].id.value)) continue;
+    // Before any grant can name it.
+    if (target_.slabs) target_.slabs->add_slab(bytes_of(mapped));
     slabs_.emplace(offer.slabs[i].id.value, std::move(mapped));
   }
-  std::lock_guard lock(slab_mutex_);
-  slab_added_.notify_all();
+  channel_->wake_waiters();
   return ok_status();
 }
 

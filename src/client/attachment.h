@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,14 @@
 
 namespace orbitkv::client {
 
+// Told of every slab when it has been mapped, and before it is unmapped.
+class SlabUser {
+ public:
+  virtual ~SlabUser() = default;
+  virtual void add_slab(std::span<std::byte> slab) = 0;
+  virtual void remove_slab(std::span<std::byte> slab) = 0;
+};
+
 struct RecordRef {
   RecordIndex record;
   OperationId operation;
@@ -38,6 +47,7 @@ class Attachment {
     std::string path, name;
     std::uint32_t timeout_ms = 5000;
     std::uint32_t spins = 64;
+    SlabUser* slabs = nullptr;  // outlives the attachment
   };
   static Result<std::unique_ptr<Attachment>> open(const Target& target);
   ~Attachment();
@@ -72,9 +82,7 @@ class Attachment {
   // ---- slabs ----
   // nullptr: not offered yet.
   const mem::MappedSlab* slab(SlabId id);
-  // Waits until the slab is mapped, `within` at most.
-  const mem::MappedSlab* slab_within(SlabId id, Duration within);
-  // I/O thread: maps what the message offers.
+  // I/O thread: maps what the message offers, and wakes who waits for a grant or a slab.
   Status map_offer(const shm::Message& message);
 
  private:
@@ -110,7 +118,6 @@ class Attachment {
   std::uint64_t next_operation_ = 1;
 
   std::mutex slab_mutex_;
-  std::condition_variable slab_added_;
   std::map<std::uint32_t, mem::MappedSlab> slabs_;
 };
 

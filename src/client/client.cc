@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <system_error>
 
 #include "base/limits.h"
 #include "base/text.h"
+#include "client/devices.h"
 #include "client/executor.h"
 #include "client/io_thread.h"
 #include "client/submit.h"
@@ -37,6 +39,34 @@ template <class T>
 Outcome outcome_of(const Result<T>& result) {
   return result.ok() ? Outcome{} : outcome_of(result.error());
 }
+// The one place that reads it.
+std::string default_trace_file() {
+  const char* name = std::getenv("ORBITKV_TRACE_TRANSFERS");
+  return name ? name : "";
+}
+
+Result<device::CopierOptions> copier_options(const Options& options) {
+  using device::CopyMethod, device::CopyPace;
+  device::CopierOptions out;
+  out.verify = options.verify;
+  if (options.copy_method == "direct")
+    out.method = CopyMethod::kDirect;
+  else if (options.copy_method == "kernel")
+    out.method = CopyMethod::kKernel;
+  else if (options.copy_method != "auto")
+    return reject("copy_method '" + options.copy_method + "' is none of auto, direct and kernel");
+  if (options.copy_pace == "gentle")
+    out.pace = CopyPace::kGentle;
+  else if (options.copy_pace != "full")
+    return reject("copy_pace '" + options.copy_pace + "' is neither full nor gentle");
+  return out;
+}
+
+// Stands in for device::cuda::open_cuda_device() of device/cuda/cuda_device.h.
+Result<std::shared_ptr<device::Device>> open_cuda(const std::string& name) {
+  return reject("device '" + name + "': this build has no GPU copier");
+}
+
 const Error& forked() {
   static const Error error = reject("this process was forked from the client's; open a new client here");
   return error;
@@ -44,13 +74,14 @@ const Error& forked() {
 }  // namespace
 
 struct Client::Impl {
-  explicit Impl(Options o)
+  Impl(Options o, const device::CopierOptions& copiers, std::unique_ptr<Trace> trace_file)
       : options(std::move(o)),
-        executor(link, operations, options.verify),
-        submitter(link, operations, executor, registry, options),
+        trace(std::move(trace_file)),
+        executors(operations, copiers, trace.get()),
+        submitter(link, operations, registry, options),
         io({options.bootstrap_socket.empty() ? shm::default_socket_path() : options.bootstrap_socket,
-            options.name, options.timeout_ms, options.spin_iterations},
-           link, executor, registry) {}
+            options.name, options.timeout_ms, options.spin_iterations, &devices},
+           link, executors, registry) {}
 
   bool here() const { return forks == g_forks.load(std::memory_order_relaxed); }
   Result<wire::Buffer> command(wire::Opcode opcode, const Attachment::Encode& encode) {
@@ -62,10 +93,12 @@ struct Client::Impl {
 
   const Options options;
   const int forks = g_forks.load();
-  Link link;
+  const std::unique_ptr<Trace> trace;  // null: off
+  Devices devices{open_cuda};
+  Link link;  // its slabs are the devices' too
   OperationTable operations;
   Registry registry;
-  Executor executor;
+  Executors executors;
   Submitter submitter;
   IoThread io;
   std::atomic<bool> closed{false};
@@ -88,8 +121,22 @@ std::unique_ptr<Client> Client::open(const Options& options, Outcome& outcome) {
                            limits::kPeerNameBytes)};
     return nullptr;
   }
+  auto copiers = copier_options(options);
+  if (!copiers.ok()) {
+    outcome = outcome_of(copiers);
+    return nullptr;
+  }
+  Options complete = options;
+  if (complete.trace_file.empty()) complete.trace_file = default_trace_file();
+  std::unique_ptr<Trace> trace;
+  if (!complete.trace_file.empty()) {
+    auto opened = Trace::open(complete.trace_file);
+    outcome = outcome_of(opened);
+    if (!opened.ok()) return nullptr;
+    trace = std::move(*opened);
+  }
   try {
-    auto impl = std::make_unique<Impl>(options);
+    auto impl = std::make_unique<Impl>(std::move(complete), *copiers, std::move(trace));
     Status started = impl->io.start();
     outcome = outcome_of(started);
     if (!started.ok()) return nullptr;
@@ -118,8 +165,8 @@ void Client::close() {
     (void)link->socket().send(bye).ok();  // the closing socket says the same
     link.get()->lose();
   }
-  impl_->executor.wait_empty();
-  impl_->executor.stop();
+  impl_->executors.wait_empty();
+  impl_->executors.stop();
   impl_->link.swap(nullptr);
 }
 
@@ -134,9 +181,14 @@ Outcome Client::wait_connected(std::uint32_t timeout_ms) {
 Outcome Client::register_rank(const Registration& registration, RegistrationHandle& out) {
   if (!impl_->here()) return outcome_of(forked());
   if (impl_->closed) return {Action::kReconnect, "the client is closed"};
+  auto device = impl_->devices.find(registration.device);
+  if (!device.ok()) return outcome_of(device);
+  auto executor = impl_->executors.on(**device);
+  if (!executor.ok()) return outcome_of(executor);
   std::lock_guard lock(impl_->registry.mutex);
-  auto entry = make_entry(registration, impl_->registry.next);
+  auto entry = make_entry(registration, impl_->registry.next, **device);
   if (!entry.ok()) return outcome_of(entry);
+  (*entry)->executor = *executor;
   if (impl_->io.state().connected) {
     Status made = impl_->io.register_entry(**entry, impl_->options.timeout_ms);
     // A Manager that went away in between gets it with the next attach.
@@ -157,7 +209,7 @@ Outcome Client::unregister(RegistrationHandle registration) {
   entry.closing = true;
   lock.unlock();
   const TimePoint deadline = monotonic_now() + milliseconds(impl_->options.timeout_ms);
-  while (entry.open_parts.load(std::memory_order_acquire) > 0) {
+  while (entry.open_transfers.load(std::memory_order_acquire) > 0) {
     if (monotonic_now() > deadline) {
       lock.lock();
       entry.closing = false;
@@ -273,15 +325,15 @@ Outcome Client::ping() {
 // ---- operations ----
 
 Outcome Client::start_save(RegistrationHandle registration, std::span<const SaveGroup> groups,
-                           const SaveOptions&, OperationHandle& out) {
+                           const SaveOptions& options, OperationHandle& out) {
   if (!impl_->here()) return outcome_of(forked());
-  return outcome_of(impl_->submitter.save(registration, groups, out));
+  return outcome_of(impl_->submitter.save(registration, groups, options, out));
 }
 
 Outcome Client::start_restore(RegistrationHandle registration, std::span<const Load> loads,
-                              const RestoreOptions&, OperationHandle& out) {
+                              const RestoreOptions& options, OperationHandle& out) {
   if (!impl_->here()) return outcome_of(forked());
-  return outcome_of(impl_->submitter.restore(registration, loads, out));
+  return outcome_of(impl_->submitter.restore(registration, loads, options, out));
 }
 
 OperationStatus Client::poll(OperationHandle handle) {
@@ -293,12 +345,12 @@ OperationStatus Client::wait(OperationHandle handle, std::uint32_t timeout_ms) {
   return impl_->operations.wait(handle, timeout_ms);
 }
 Outcome Client::wait_enqueued(OperationHandle handle, std::uint32_t timeout_ms) {
-  const OperationStatus status = wait(handle, timeout_ms);
-  if (!status.done) return {Action::kRetry, "the copies are not enqueued yet"};
-  return status.success ? Outcome{} : Outcome{Action::kRecompute, status.message};
+  if (!impl_->here()) return outcome_of(forked());
+  return impl_->operations.wait_enqueued(handle, timeout_ms);
 }
-Outcome Client::report(OperationHandle, OperationReport&) {
-  return {Action::kReject, "this client does not trace; name a file in Options::trace_file"};
+Outcome Client::report(OperationHandle handle, OperationReport& out) {
+  if (!impl_->here()) return outcome_of(forked());
+  return impl_->operations.report(handle, out);
 }
 std::vector<OperationHandle> Client::take_completed() {
   if (!impl_->here()) return {};  // the eventfd is the parent's too

@@ -1,13 +1,21 @@
 #include "client/executor.h"
 
+#include <iterator>
+
+#include "rt/spin.h"
+
 namespace orbitkv::client {
 namespace {
-constexpr Duration kSlabWait = milliseconds(1000);
 constexpr std::uint32_t kSpins = 2000;  // a grant usually comes within microseconds
+// Small copies end within this many pauses (about 50 us); then the core is offered to others.
+constexpr std::uint32_t kPausesBeforeYield = 1000;
 }  // namespace
 
-Executor::Executor(Link& link, OperationTable& operations, bool verify)
-    : link_(link), operations_(operations), runner_(verify), thread_([this] { run(); }) {}
+Executor::Executor(Copiers copiers, OperationTable& operations, Trace* trace)
+    : queue_(std::move(copiers.queue), operations, trace) {
+  if (copiers.callers) callers_ = std::make_unique<CopyQueue>(std::move(copiers.callers), operations, trace);
+  thread_ = std::thread([this] { run(); });
+}
 
 Executor::~Executor() {
   stop();
@@ -17,80 +25,123 @@ void Executor::stop() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
-    changed_.notify_all();
+    work_.notify_all();
+    empty_.notify_all();
   }
-  if (auto link = link_.use(); link.get()) link->channel().wake_waiters();
   if (thread_.joinable()) thread_.join();
 }
 
-void Executor::settle(OperationTable& operations, const Part& part, const PartOutcome& outcome) {
-  operations.finish_part(part.handle, outcome);
-  part.entry->open_parts.fetch_sub(1, std::memory_order_release);
+void Executor::enter(std::uint32_t transfers) {
+  std::lock_guard lock(mutex_);
+  open_ += transfers;
 }
 
-void Executor::add(std::unique_ptr<Part> part) {
+void Executor::leave(std::uint32_t transfers) {
   std::lock_guard lock(mutex_);
-  parts_.push_back(std::move(part));
-  changed_.notify_all();
+  open_ -= transfers;
+  if (open_ == 0) empty_.notify_all();
+}
+
+void Executor::add(std::unique_ptr<Transfer> transfer) {
+  Attachment& link = *transfer->link;  // stays: the transfer is open
+  std::lock_guard lock(mutex_);
+  incoming_.push_back(std::move(transfer));
+  work_.notify_one();
+  if (on_channel_.load(std::memory_order_relaxed)) link.channel().wake_waiters();
+}
+
+void Executor::start_here(std::unique_ptr<Transfer> transfer) {
+  CopyQueue& queue = callers_ ? *callers_ : queue_;
+  if (queue.advance_first(*transfer))
+    leave(1);
+  else
+    add(std::move(transfer));
 }
 
 void Executor::wait_empty() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return parts_.empty() || stop_; });
+  empty_.wait(lock, [&] { return open_ == 0 || stop_; });
 }
 
-// True if the part is over. A Manager that is alive but silent must not keep an engine
-// waiting: an unclaimed part is given up at its deadline, its pages are free at once, and
-// a grant that still comes is declined.
-bool Executor::look_at(Attachment* link, Part& part) {
-  const bool ours = link && link->epoch() == part.session;
-  if (part.given_up) return !ours || runner_.refuse(*link, part);
-  std::optional<PartOutcome> outcome = PartOutcome{false, 0, "the Manager is gone; nothing was copied"};
-  if (ours) outcome = runner_.step(*link, part, kSlabWait);
-  if (outcome) {
-    settle(operations_, part, *outcome);
-    return true;
-  }
-  if (monotonic_now() < part.deadline) return false;
-  part.given_up = true;
-  settle(operations_, part, {false, 0, "the Manager gave no grant in time; nothing was copied"});
-  return runner_.refuse(*link, part);
-}
-
-// One look at every part. The queue is unlocked while a part runs; only this thread
-// removes parts.
-bool Executor::sweep() {
-  auto link = link_.use();
-  bool progress = false;
+bool Executor::take_incoming() {
   std::unique_lock lock(mutex_);
-  for (std::size_t i = 0; i < parts_.size() && !stop_;) {
-    Part& part = *parts_[i];
-    lock.unlock();
-    const bool over = look_at(link.get(), part);
-    lock.lock();
-    if (over) {
-      parts_.erase(parts_.begin() + static_cast<std::ptrdiff_t>(i));
-      changed_.notify_all();
-      progress = true;
-    } else {
-      ++i;
-    }
+  work_.wait(lock, [&] { return stop_ || !transfers_.empty() || !incoming_.empty(); });
+  std::move(incoming_.begin(), incoming_.end(), std::back_inserter(transfers_));
+  incoming_.clear();
+  return !stop_;
+}
+
+// One look at every transfer and every batch. A waiting thread may have ended some.
+CopyQueue::Round Executor::round() {
+  const auto over = static_cast<std::uint32_t>(
+      std::erase_if(transfers_, [this](const auto& transfer) { return queue_.advance(*transfer); }));
+  CopyQueue::Round last = queue_.poll();
+  last.ended += over;
+  if (over > 0) leave(over);
+  return last;
+}
+
+void Executor::wait_for_news(std::uint64_t seen, const CopyQueue::Round& last) {
+  if (last.running > 0) {
+    rt::spin_pause();
+    if (++idle_spins_ > kPausesBeforeYield) std::this_thread::yield();
+    return;
   }
-  return progress;
+  {
+    std::lock_guard lock(mutex_);
+    if (stop_ || !incoming_.empty()) return;
+    on_channel_.store(true, std::memory_order_relaxed);
+  }
+  transfers_.front()->link->channel().wait(seen, kSpins, shm::kRecheckMs);
+  on_channel_.store(false, std::memory_order_relaxed);
 }
 
 void Executor::run() {
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stop_ || !parts_.empty(); });
-      if (stop_) return;
-    }
-    std::uint64_t seen = 0;
-    if (auto link = link_.use(); link.get()) seen = link->channel().bell();
-    if (sweep()) continue;
-    if (auto link = link_.use(); link.get()) link->channel().wait(seen, kSpins, shm::kRecheckMs);
+  while (take_incoming()) {
+    const std::uint64_t seen = transfers_.front()->link->channel().bell();
+    const CopyQueue::Round last = round();
+    if (last.ended > 0) idle_spins_ = 0;
+    if (last.ended == 0 && !transfers_.empty()) wait_for_news(seen, last);
   }
+}
+
+// ---- all of them ----
+
+Executors::Executors(OperationTable& operations, const device::CopierOptions& options, Trace* trace)
+    : operations_(operations), options_(options), trace_(trace) {}
+
+Executors::~Executors() {
+  stop();
+}
+
+Result<Executor*> Executors::on(device::Device& device) {
+  std::lock_guard lock(mutex_);
+  auto& executor = executors_[&device];
+  if (!executor) {
+    Executor::Copiers copiers;
+    ORBITKV_ASSIGN_OR_RETURN(copiers.queue, device.new_copier(options_));
+    if (!Devices::is_gpu(device)) {
+      ORBITKV_ASSIGN_OR_RETURN(copiers.callers, device.new_copier(options_));
+    }
+    executor = std::make_unique<Executor>(std::move(copiers), operations_, trace_);
+  }
+  return executor.get();
+}
+
+std::vector<Executor*> Executors::all() {
+  std::lock_guard lock(mutex_);
+  std::vector<Executor*> all;
+  for (auto& [device, executor] : executors_)
+    if (executor) all.push_back(executor.get());
+  return all;
+}
+
+void Executors::wait_empty() {
+  for (Executor* executor : all()) executor->wait_empty();
+}
+
+void Executors::stop() {
+  for (Executor* executor : all()) executor->stop();
 }
 
 }  // namespace orbitkv::client

@@ -1,49 +1,89 @@
-// The engine-side executor: one thread, one copy queue. It waits for grants of the
-// parts given to it, carries them out in order of arrival and reports to the
-// operation table. It waits on the channel only while it has parts.
+// The engine-side executor of one device: one thread that waits for the grants of the
+// transfers given to it, runs them side by side on one copy queue, and polls what runs.
+// It spins while a batch runs, waits on the session's channel while grants are awaited,
+// and sleeps when it has nothing. Transfers that are small may be started by the thread
+// that asks for them, and helped along by one that waits.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
-#include "client/grant_runner.h"
-#include "client/link.h"
+#include "client/copy_queue.h"
+#include "client/devices.h"
 #include "client/operations.h"
+#include "client/trace.h"
+#include "client/transfer.h"
 
 namespace orbitkv::client {
 
-class Executor {
+class Executor final : public Helper {
  public:
-  Executor(Link& link, OperationTable& operations, bool verify);
-  ~Executor();  // stop()
+  struct Copiers {
+    std::unique_ptr<device::Copier> queue;
+    // For callers; null: they use the queue too. A copier that copies at once needs it, or
+    // small copies would stand behind large ones.
+    std::unique_ptr<device::Copier> callers;
+  };
+  Executor(Copiers copiers, OperationTable& operations, Trace* trace);
+  ~Executor() override;  // stop()
 
-  // Takes the part over. It may be given before its command is sent: a record that is
-  // still Reserved waits.
-  void add(std::unique_ptr<Part> part);
-  // Returns when no part is left (a lost Manager ends all of them soon).
+  // Announces transfers, before their session is looked up: wait_empty() waits for them.
+  void enter(std::uint32_t transfers);
+  // Transfers that were announced and never came.
+  void leave(std::uint32_t transfers);
+  // Takes an announced transfer over, whose commands have been sent.
+  void add(std::unique_ptr<Transfer> transfer);
+  // The same, after doing in the caller's thread what can be done at once.
+  void start_here(std::unique_ptr<Transfer> transfer);
+  void help() override { queue_.try_poll(); }
+
+  // Returns when nothing is left (a lost Manager ends what is unclaimed soon).
   void wait_empty();
   void stop();
 
-  // Ends a part: operation table, registration, completion.
-  static void settle(OperationTable& operations, const Part& part, const PartOutcome& outcome);
-
  private:
   void run();
-  bool sweep();  // true if some part ended
-  bool look_at(Attachment* link, Part& part);
+  bool take_incoming();  // false: stop
+  CopyQueue::Round round();
+  void wait_for_news(std::uint64_t seen, const CopyQueue::Round& last);
 
-  Link& link_;
-  OperationTable& operations_;
-  GrantRunner runner_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::unique_ptr<Part>> parts_;
+  std::condition_variable work_;   // for the thread
+  std::condition_variable empty_;  // for wait_empty()
+  std::vector<std::unique_ptr<Transfer>> incoming_;
+  std::uint32_t open_ = 0;
   bool stop_ = false;
+  std::atomic<bool> on_channel_{false};               // the thread sleeps there
+  std::vector<std::unique_ptr<Transfer>> transfers_;  // of the thread
+  std::uint32_t idle_spins_ = 0;
+  CopyQueue queue_;
+  std::unique_ptr<CopyQueue> callers_;
   std::thread thread_;
+};
+
+// One executor a device, started with the first registration on it. Any thread.
+class Executors {
+ public:
+  Executors(OperationTable& operations, const device::CopierOptions& options, Trace* trace);
+  ~Executors();  // stop()
+  Result<Executor*> on(device::Device& device);
+  void wait_empty();
+  void stop();
+
+ private:
+  std::vector<Executor*> all();
+
+  OperationTable& operations_;
+  const device::CopierOptions options_;
+  Trace* const trace_;
+  std::mutex mutex_;
+  std::map<device::Device*, std::unique_ptr<Executor>> executors_;
 };
 
 }  // namespace orbitkv::client

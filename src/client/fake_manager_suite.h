@@ -79,6 +79,19 @@ class FakeManager {
     channel_->exchange(ref.record, {ref.operation, shm::RecordState::kPreparing},
                        {ref.operation, shm::RecordState::kGranted});
   }
+  // The same for one of several grants: each has a place of its own in the bank.
+  void grant_at(std::uint32_t place, RecordRef ref, const model::Plan& plan) {
+    constexpr std::uint32_t kPlace = 4096, kResults = 512 * 1024;
+    wire::Buffer frame;
+    wire::encode(plan, frame);
+    channel_->write_bank(place * kPlace, frame);
+    channel_->write_grant(ref.record, {place * kPlace, static_cast<std::uint32_t>(frame.size()),
+                                       kResults + place * kPlace, kPlace});
+    channel_->exchange(ref.record, {ref.operation, shm::RecordState::kReserved},
+                       {ref.operation, shm::RecordState::kPreparing});
+    channel_->exchange(ref.record, {ref.operation, shm::RecordState::kPreparing},
+                       {ref.operation, shm::RecordState::kGranted});
+  }
   shm::RecordState state(RecordRef ref) const { return shm::unpack(channel_->load_word(ref.record))->state; }
 
  private:

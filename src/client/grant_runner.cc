@@ -7,51 +7,55 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "device/host/host_copier.h"
 
 namespace orbitkv::client {
 namespace {
 using shm::RecordState;
+
+constexpr const char* kGone = "the Manager is gone; nothing was copied";
+
+void end(Part& part, TransferOutcome outcome) {
+  part.state = PartState::kEnded;
+  part.outcome = std::move(outcome);
+}
 
 bool in_bank(std::uint32_t offset, std::uint32_t bytes) {
   return offset <= limits::kPlanBankBytes && bytes <= limits::kPlanBankBytes - offset;
 }
 }  // namespace
 
-GrantRunner::GrantRunner(bool verify) : copier_(device::make_host_copier({.verify = verify})) {}
-
-std::optional<PartOutcome> GrantRunner::step(Attachment& link, const Part& part, Duration slab_wait) {
+void GrantRunner::look(Attachment& link, Part& part) {
   const auto word = shm::unpack(link.channel().load_word(part.ref.record));
   if (!word || word->operation != part.ref.operation) {
     link.lose();
-    return PartOutcome{false, 0, "the grant record changed under its operation; the session is given up"};
+    return end(part, {false, 0, "the grant record changed under its operation; the session is given up"});
   }
   switch (word->state) {
     case RecordState::kReserved:
     case RecordState::kPreparing:
-      if (!link.lost()) return std::nullopt;
-      return PartOutcome{false, 0, "the Manager is gone; nothing was copied"};
-    case RecordState::kReaped: link.retire(part.ref); return PartOutcome{};
+      if (link.lost()) end(part, {false, 0, kGone});
+      return;
+    case RecordState::kReaped: link.retire(part.ref); return end(part, {});
     case RecordState::kFailed:
     case RecordState::kRevoked: {
       const auto failure = link.channel().read_failure(part.ref.record);
       link.retire(part.ref);
-      return PartOutcome{false, 0, failure.text};
+      return end(part, {false, 0, failure.text});
     }
     case RecordState::kGranted: break;
     default:
       link.lose();
-      return PartOutcome{false, 0,
-                         "the grant record holds a state of nobody's making; the session is given up"};
+      return end(part,
+                 {false, 0, "the grant record holds a state of nobody's making; the session is given up"});
   }
-  if (link.lost()) return PartOutcome{false, 0, "the Manager is gone; nothing was copied"};
-  shm::GrantFields fields{};
-  auto plan = read_plan(link, part, fields);
-  if (!plan.ok()) return decline(link, part, plan.error());
-  auto located = locate(link, part, *plan, slab_wait);
-  if (!located.ok()) return decline(link, part, located.error());
-  if (!*located) return std::nullopt;
-  return run(link, part, fields);
+  if (link.lost()) return end(part, {false, 0, kGone});
+  auto located = read(link, part);
+  if (!located.ok()) {
+    decline(link, part, located.error());
+    end(part, {false, 0, located.error().message()});
+  } else if (*located) {
+    part.state = PartState::kGranted;
+  }
 }
 
 bool GrantRunner::refuse(Attachment& link, const Part& part) {
@@ -69,17 +73,18 @@ bool GrantRunner::refuse(Attachment& link, const Part& part) {
 
 // ---- before the claim ----
 
-Result<model::Plan> GrantRunner::read_plan(Attachment& link, const Part& part, shm::GrantFields& fields) {
-  fields = link.channel().read_grant(part.ref.record);
-  if (!in_bank(fields.plan_offset, fields.plan_bytes) || !in_bank(fields.result_offset, fields.result_bytes))
+Result<bool> GrantRunner::read(Attachment& link, Part& part) {
+  part.fields = link.channel().read_grant(part.ref.record);
+  if (!in_bank(part.fields.plan_offset, part.fields.plan_bytes) ||
+      !in_bank(part.fields.result_offset, part.fields.result_bytes))
     return bug("the grant lies outside the plan bank");
-  link.channel().copy_bank(fields.plan_offset, fields.plan_bytes, bytes_);
+  link.channel().copy_bank(part.fields.plan_offset, part.fields.plan_bytes, bytes_);
   ORBITKV_ASSIGN_OR_RETURN(auto plan, wire::decode_plan(bytes_));
-  ORBITKV_RETURN_IF_ERROR(check_plan(part, plan, fields.result_bytes));
-  return plan;
+  ORBITKV_RETURN_IF_ERROR(check_plan(part, plan));
+  return locate(link, part, plan);
 }
 
-Status GrantRunner::check_plan(const Part& part, const model::Plan& plan, std::uint32_t result_bytes) const {
+Status GrantRunner::check_plan(const Part& part, const model::Plan& plan) const {
   const auto& shape = part.group->geometry.shape;
   if (plan.operation != part.ref.operation || plan.kind != part.kind || plan.group != shape.group ||
       plan.shard != shape.shard || plan.registration.value != part.entry->registration.load())
@@ -89,7 +94,8 @@ Status GrantRunner::check_plan(const Part& part, const model::Plan& plan, std::u
                            static_cast<unsigned long long>(plan.slot_bytes),
                            static_cast<unsigned long long>(part.group->layout.slot_bytes)));
   const auto entries = static_cast<std::uint32_t>(plan.entries.size());
-  if (wire::result_frame_bytes(plan.kind, entries) > result_bytes) return bug("the result area is too small");
+  if (wire::result_frame_bytes(plan.kind, entries) > part.fields.result_bytes)
+    return bug("the result area is too small");
   // Entries come in the order of the request; blocks may be left out, never added.
   std::size_t next = 0;
   for (const model::PlanEntry& entry : plan.entries) {
@@ -101,28 +107,33 @@ Status GrantRunner::check_plan(const Part& part, const model::Plan& plan, std::u
   return ok_status();
 }
 
-Result<bool> GrantRunner::locate(Attachment& link, const Part& part, const model::Plan& plan,
-                                 Duration slab_wait) {
+Result<bool> GrantRunner::locate(Attachment& link, Part& part, const model::Plan& plan) {
   const std::uint64_t slot_bytes = part.group->layout.slot_bytes;
-  slots_.clear();
+  part.slots.clear();
+  part.slots.reserve(plan.entries.size());
+  part.images.clear();
   const mem::MappedSlab* slab = nullptr;
   for (const model::PlanEntry& entry : plan.entries) {
     if (!slab || slab->id() != entry.slab) slab = link.slab(entry.slab);
-    if (!slab && slab_wait.ns > 0) slab = link.slab_within(entry.slab, slab_wait);
-    if (!slab && slab_wait.ns == 0) return false;
-    if (!slab) return recompute(format_text("slab %u was never offered to this client", entry.slab.value));
+    if (!slab) {
+      const TimePoint now = monotonic_now();
+      if (part.slab_due.ns == 0) part.slab_due = now + slab_wait_;
+      if (now < part.slab_due) return false;
+      return recompute(format_text("slab %u was never offered to this client", entry.slab.value));
+    }
     if (entry.offset % 64 != 0 || entry.offset > slab->bytes().value ||
         slot_bytes > slab->bytes().value - entry.offset)
       return bug("an extent of the plan lies outside its slab");
-    slots_.push_back(
+    part.slots.push_back(
         {slab->base() + entry.offset, entry.block, entry.allocation, entry.seed, entry.digest, false});
+    if (part.traced) part.images.push_back({entry.slab, entry.offset});
   }
   return true;
 }
 
 // The grant cannot be carried out: claim it, so that it ends by a receipt of ours, and
 // report a failure that names no image (nothing was read).
-PartOutcome GrantRunner::decline(Attachment& link, const Part& part, const Error& why) {
+void GrantRunner::decline(Attachment& link, const Part& part, const Error& why) {
   ORBITKV_WARN("a grant was declined: %s", why.message().c_str());
   const shm::RecordWord granted{part.ref.operation, RecordState::kGranted};
   const shm::RecordWord active{part.ref.operation, RecordState::kActive};
@@ -133,59 +144,57 @@ PartOutcome GrantRunner::decline(Attachment& link, const Part& part, const Error
     link.channel().ring_manager();
   }
   link.retire(part.ref);
-  return {false, 0, why.message()};
 }
 
-// ---- claim, copy, receipt ----
+// ---- claim, receipt ----
 
-PartOutcome GrantRunner::run(Attachment& link, const Part& part, const shm::GrantFields& fields) {
+bool GrantRunner::claim(Attachment& link, Part& part) {
   fault_hit(FaultPoint::kClientGranted);
+  if (link.lost()) {
+    end(part, {false, 0, kGone});
+    return false;
+  }
   const shm::RecordWord granted{part.ref.operation, RecordState::kGranted};
   if (link.channel().exchange(part.ref.record, granted, {part.ref.operation, RecordState::kActive})) {
     const auto failure = link.channel().read_failure(part.ref.record);
     link.retire(part.ref);
-    return {false, 0, failure.text.empty() ? "the grant was revoked" : failure.text};
+    end(part, {false, 0, failure.text.empty() ? "the grant was revoked" : failure.text});
+    return false;
   }
   fault_hit(FaultPoint::kClientClaimed);
-  const Status copied = copy(part);
-  return finish(link, part, fields, copied);
+  part.state = PartState::kActive;
+  return true;
 }
 
-Status GrantRunner::copy(const Part& part) {
-  device::CopyBatch batch;
-  batch.direction =
-      part.kind == model::PlanKind::kSave ? device::Direction::kSave : device::Direction::kRestore;
-  batch.groups.push_back({&part.group->geometry, slots_});
-  ORBITKV_ASSIGN_OR_RETURN(const auto ticket, copier_->submit(std::move(batch)));
-  return copier_->drain(ticket).status;
-}
-
-PartOutcome GrantRunner::finish(Attachment& link, const Part& part, const shm::GrantFields& fields,
-                                const Status& copied) {
-  PartOutcome outcome{copied.ok(), static_cast<std::uint32_t>(slots_.size()), {}};
-  if (!copied.ok()) outcome = {false, 0, copied.error().message()};
+// The result frame goes to bytes_; none if there is nothing to say.
+TransferOutcome GrantRunner::encode_result(const Part& part, const Status& copied) {
   bytes_.clear();
-  if (part.kind == model::PlanKind::kSave && copied.ok()) {
+  if (!copied.ok()) return {false, 0, copied.error().message()};
+  const auto count = static_cast<std::uint32_t>(part.slots.size());
+  if (part.kind == model::PlanKind::kSave) {
     wire::PublishResult result{part.ref.operation, {}};
-    for (const auto& slot : slots_) result.digests.push_back(slot.digest);
+    result.digests.reserve(count);
+    for (const auto& slot : part.slots) result.digests.push_back(slot.digest);
     if (fault_hit(FaultPoint::kClientDigest)) result.digests[result.digests.size() / 2] ^= 1;
     wire::encode(result, bytes_);
-  } else if (part.kind == model::PlanKind::kRestore && copied.ok()) {
-    wire::RestoreResult result{part.ref.operation, static_cast<std::uint32_t>(slots_.size()), {}};
-    result.failed.resize((slots_.size() + 63) / 64);
-    std::size_t wrong = 0;
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-      if (slots_[i].verified) continue;
-      result.failed[i / 64] |= std::uint64_t{1} << (i % 64);
-      ++wrong;
-    }
-    if (wrong > 0) {
-      outcome = {false, 0,
-                 format_text("%zu of %zu blocks failed verification; recompute them", wrong, slots_.size())};
-      wire::encode(result, bytes_);
-    }
+    return {true, count, {}};
   }
-  if (!bytes_.empty()) link.channel().write_bank(fields.result_offset, bytes_);
+  wire::RestoreResult result{part.ref.operation, count, {}};
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (part.slots[i].verified) continue;
+    result.failed.resize((count + 63) / 64);
+    result.failed[i / 64] |= std::uint64_t{1} << (i % 64);
+    ++wrong;
+  }
+  if (wrong == 0) return {true, count, {}};
+  wire::encode(result, bytes_);
+  return {false, 0, format_text("%zu of %u blocks failed verification; recompute them", wrong, count)};
+}
+
+void GrantRunner::finish(Attachment& link, Part& part, const Status& copied) {
+  const TransferOutcome outcome = encode_result(part, copied);
+  if (!bytes_.empty()) link.channel().write_bank(part.fields.result_offset, bytes_);
   const Code code = outcome.success ? Code::kOk : Code::kRecompute;
   link.channel().write_client_result(part.ref.record, code, static_cast<std::uint32_t>(bytes_.size()),
                                      outcome.message);
@@ -193,15 +202,15 @@ PartOutcome GrantRunner::finish(Attachment& link, const Part& part, const shm::G
   const shm::RecordWord active{part.ref.operation, RecordState::kActive};
   if (link.channel().exchange(part.ref.record, active, {part.ref.operation, RecordState::kDrained})) {
     link.lose();
-    return {false, 0, "the grant record changed under a running copy; the session is given up"};
+    return end(part, {false, 0, "the grant record changed under a running copy; the session is given up"});
   }
   fault_hit(FaultPoint::kClientAfterDrained);
   link.channel().mark_dirty(part.ref.record);
   link.channel().ring_manager();
   link.retire(part.ref);
   if (outcome.success && part.kind == model::PlanKind::kSave && link.lost())
-    return {false, 0, "the Manager went away before it could keep the pages"};
-  return outcome;
+    return end(part, {false, 0, "the Manager went away before it could keep the pages"});
+  end(part, outcome);
 }
 
 }  // namespace orbitkv::client

@@ -21,10 +21,10 @@ std::uint64_t request_of(const wire::FrameView& frame) {
 }
 }  // namespace
 
-IoThread::IoThread(Attachment::Target target, Link& link, Executor& executor, Registry& registry)
+IoThread::IoThread(Attachment::Target target, Link& link, Executors& executors, Registry& registry)
     : target_(std::move(target)),
       link_(link),
-      executor_(executor),
+      executors_(executors),
       registry_(registry),
       wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
@@ -172,7 +172,7 @@ void IoThread::run() {
 // Claimed copies finish on the old mappings, the rest fails; then the session goes.
 void IoThread::drop_session() {
   link_.mine()->lose();
-  executor_.wait_empty();
+  executors_.wait_empty();
   {
     std::lock_guard lock(registry_.mutex);
     for (auto& [handle, entry] : registry_.entries) entry->registration.store(0);

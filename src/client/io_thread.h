@@ -31,7 +31,7 @@ struct Registry {
 
 class IoThread {
  public:
-  IoThread(Attachment::Target target, Link& link, Executor& executor, Registry& registry);
+  IoThread(Attachment::Target target, Link& link, Executors& executors, Registry& registry);
   ~IoThread();  // stop()
 
   // Starts; attaches at once if a Manager is there.
@@ -67,7 +67,7 @@ class IoThread {
 
   Attachment::Target target_;
   Link& link_;
-  Executor& executor_;
+  Executors& executors_;
   Registry& registry_;
   UniqueFd wake_;
   std::thread thread_;

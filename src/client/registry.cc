@@ -4,6 +4,7 @@
 
 #include "base/limits.h"
 #include "base/text.h"
+#include "client/devices.h"
 
 namespace orbitkv::client {
 namespace {
@@ -62,6 +63,14 @@ Result<RegisteredGroup> make_group(const Registration& registration, const Group
     shape.fragments.push_back({fragment.layer, fragment.component, ByteCount(fragment.bytes())});
   return made;
 }
+Status check_memory(const Registration& registration, const device::Device& device) {
+  for (const Layer& layer : registration.layers) {
+    const Status known = device.check_memory({layer.base, layer.bytes});
+    if (!known.ok())
+      return Error(known.error().code(), "layer '" + layer.name + "': " + known.error().message());
+  }
+  return ok_status();
+}
 }  // namespace
 
 const RegisteredGroup* Entry::group(GroupId id) const {
@@ -70,15 +79,18 @@ const RegisteredGroup* Entry::group(GroupId id) const {
   return nullptr;
 }
 
-Result<std::unique_ptr<Entry>> make_entry(const Registration& registration, std::uint64_t handle) {
+Result<std::unique_ptr<Entry>> make_entry(const Registration& registration, std::uint64_t handle,
+                                          device::Device& device) {
   auto entry = std::make_unique<Entry>();
   entry->handle = handle;
+  entry->device = &device;
+  entry->gpu = Devices::is_gpu(device);
   auto& rank = entry->rank;
   rank.instance = registration.instance;
   rank.name_space = registration.name_space;
   rank.rank = registration.rank;
   rank.world_size = registration.world_size;
-  rank.device = registration.device;
+  rank.device = device.identity();
   rank.num_blocks = registration.num_blocks;
   rank.block_tokens = registration.block_tokens;
   for (const Layer& layer : registration.layers)
@@ -100,7 +112,34 @@ Result<std::unique_ptr<Entry>> make_entry(const Registration& registration, std:
     if (!entry->group(GroupId(layer.group)))
       return reject(
           format_text("layer '%s' names group %u, which is not registered", layer.name.c_str(), layer.group));
+  ORBITKV_RETURN_IF_ERROR(check_memory(registration, device));
   return entry;
+}
+
+Result<std::vector<device::LayerEvent>> events_by_turn(const Entry& entry,
+                                                       std::span<const LayerEvent> events) {
+  std::vector<device::LayerEvent> made;
+  if (events.empty()) return made;
+  if (!entry.gpu) return reject("pages in CPU memory have no streams; layer events need a GPU registration");
+  made.reserve(events.size());
+  for (const LayerEvent& event : events) {
+    const std::string name(event.layer);
+    const auto turn = entry.turns.find(event.layer);
+    if (turn == entry.turns.end())
+      return reject("a layer event names '" + name + "', which no registered layer is called");
+    if (event.event == 0)
+      return reject("the event of layer '" + name + "' is null; create it before the restore is started");
+    made.push_back({turn->second, {event.event}});
+  }
+  std::sort(made.begin(), made.end(), [](auto& a, auto& b) { return a.event.value < b.event.value; });
+  for (std::size_t i = 1; i < made.size(); ++i)
+    if (made[i].event == made[i - 1].event)
+      return reject("one event is given for two layers; use one a layer");
+  std::sort(made.begin(), made.end(), [](auto& a, auto& b) { return a.turn < b.turn; });
+  for (std::size_t i = 1; i < made.size(); ++i)
+    if (made[i].turn == made[i - 1].turn)
+      return reject("two events are given for one layer; use one, it is recorded after all its bytes");
+  return made;
 }
 
 }  // namespace orbitkv::client

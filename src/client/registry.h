@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,22 +26,33 @@ struct RegisteredGroup {
   model::SlotLayout layout;
 };
 
+class Executor;
+
 struct Entry {
   std::uint64_t handle = 0;
+  device::Device* device = nullptr;
+  bool gpu = false;
+  Executor* executor = nullptr;  // of the device; set by the client
   model::RankRegistration rank;
   std::vector<RegisteredGroup> groups;
   // Place of every layer name in the engine's consuming order, over all groups.
   std::map<std::string, std::uint16_t, std::less<>> turns;
   std::atomic<std::uint64_t> registration{0};  // of the living session; 0: none
-  std::atomic<std::uint32_t> open_parts{0};
+  std::atomic<std::uint32_t> open_transfers{0};
   bool closing = false;
 
   const RegisteredGroup* group(GroupId id) const;
 };
 
 // Turns a Registration into an entry: groups the layers, checks every address range
-// against the allocation that the caller named, validates both halves. kReject names
-// the layer and the rule.
-Result<std::unique_ptr<Entry>> make_entry(const Registration& registration, std::uint64_t handle);
+// against the allocation that the caller named and that against the device, validates
+// both halves. kReject names the layer and the rule.
+Result<std::unique_ptr<Entry>> make_entry(const Registration& registration, std::uint64_t handle,
+                                          device::Device& device);
+
+// The events of a restore by turn, ascending. kReject: a layer that is not registered, a
+// layer or an event that comes twice, a null event, or pages in CPU memory.
+Result<std::vector<device::LayerEvent>> events_by_turn(const Entry& entry,
+                                                       std::span<const LayerEvent> events);
 
 }  // namespace orbitkv::client

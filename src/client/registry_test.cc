@@ -4,12 +4,17 @@
 
 #include <functional>
 
+#include "client/fake_device_suite.h"
+#include "device/host/host_copier.h"
+
 namespace orbitkv::client {
 namespace {
 
 struct Memory {
   std::vector<std::byte> bytes = std::vector<std::byte>(64 * 1024);
   Registration registration;
+  std::unique_ptr<device::Device> host = device::make_host_device();
+  device::Device& device() { return *host; }
   Memory() {
     registration.instance.bytes.fill(std::byte{1});
     registration.name_space = "test";
@@ -36,7 +41,7 @@ struct Memory {
 
 TEST(Registry, LayersKeepTheEnginesOrderAndComponentsStandTogether) {
   Memory memory;
-  auto entry = make_entry(memory.registration, 7);
+  auto entry = make_entry(memory.registration, 7, memory.device());
   ASSERT_TRUE(entry.ok()) << entry.error().message();
   const RegisteredGroup* group = (*entry)->group(GroupId(0));
   ASSERT_NE(group, nullptr);
@@ -64,7 +69,7 @@ class BadRegistration : public testing::TestWithParam<BadCase> {};
 TEST_P(BadRegistration, IsRefusedByName) {
   Memory memory;
   GetParam().change(memory.registration);
-  const auto entry = make_entry(memory.registration, 1);
+  const auto entry = make_entry(memory.registration, 1, memory.device());
   ASSERT_FALSE(entry.ok());
   EXPECT_EQ(entry.error().code(), Code::kReject);
   EXPECT_NE(entry.error().message().find(GetParam().text), std::string::npos) << entry.error().message();
@@ -98,7 +103,74 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Registry, TheLastByteOfTheAllocationMayBeUsed) {
   Memory memory;
   memory.registration.layers[0].bytes = 3 * 1024 + 192;
-  EXPECT_TRUE(make_entry(memory.registration, 1).ok());
+  EXPECT_TRUE(make_entry(memory.registration, 1, memory.device()).ok());
+}
+
+// One layer name in two groups has one turn.
+TEST(Registry, TurnsAreTheOrderOfLayerNamesOverAllGroups) {
+  Memory memory;
+  auto& layers = memory.registration.layers;
+  memory.registration.groups.push_back({3, 0, 1, true});
+  layers.insert(layers.begin(), memory.layer("first", 0));
+  layers.front().group = 3;
+  layers.push_back(memory.layer("layer b", 0));
+  layers.back().group = 3;
+  memory.bytes.resize(64 * 1024);
+  auto entry = make_entry(memory.registration, 1, memory.device());
+  ASSERT_TRUE(entry.ok()) << entry.error().message();
+  const auto turns = [&](std::uint16_t group) {
+    std::vector<std::uint16_t> out;
+    for (const auto& f : (*entry)->group(GroupId(group))->geometry.fragments) out.push_back(f.turn);
+    return out;
+  };
+  EXPECT_EQ(turns(0), (std::vector<std::uint16_t>{1, 1, 2, 2}));
+  EXPECT_EQ(turns(3), (std::vector<std::uint16_t>{0, 1}));
+}
+
+TEST(Registry, TheManagerIsToldTheDevicesIdentityAndTheDeviceSeesTheMemory) {
+  Memory memory;
+  FakeDevice gpu;
+  memory.registration.device = "cuda:0";
+  auto entry = make_entry(memory.registration, 1, gpu);
+  ASSERT_TRUE(entry.ok()) << entry.error().message();
+  EXPECT_EQ((*entry)->rank.device, "GPU-fake");
+  EXPECT_TRUE((*entry)->gpu);
+  gpu.foreign = memory.registration.layers[2].base;
+  entry = make_entry(memory.registration, 1, gpu);
+  ASSERT_FALSE(entry.ok());
+  EXPECT_EQ(entry.error().code(), Code::kReject);
+  EXPECT_NE(entry.error().message().find("layer a"), std::string::npos);
+}
+
+TEST(Registry, EventsStandInTheOrderOfTurns) {
+  Memory memory;
+  FakeDevice gpu;
+  const auto entry = std::move(*make_entry(memory.registration, 1, gpu));
+  const LayerEvent right[] = {{"layer a", 70}, {"layer b", 90}};
+  auto made = events_by_turn(*entry, right);
+  ASSERT_TRUE(made.ok()) << made.error().message();
+  ASSERT_EQ(made->size(), 2u);
+  EXPECT_EQ((*made)[0].turn, 0);
+  EXPECT_EQ((*made)[0].event.value, 90u);
+  EXPECT_EQ((*made)[1].turn, 1);
+  EXPECT_EQ((*made)[1].event.value, 70u);
+  EXPECT_TRUE(events_by_turn(*entry, {})->empty());
+}
+
+TEST(Registry, EventsThatCannotBeMeantAreRefused) {
+  Memory memory;
+  FakeDevice gpu;
+  const auto entry = std::move(*make_entry(memory.registration, 1, gpu));
+  const auto refused = [&](const Entry& where, std::vector<LayerEvent> events) {
+    const auto made = events_by_turn(where, events);
+    return made.ok() || made.error().code() != Code::kReject ? "" : made.error().message();
+  };
+  EXPECT_NE(refused(*entry, {{"layer c", 1}}).find("layer c"), std::string::npos);
+  EXPECT_NE(refused(*entry, {{"layer a", 0}}).find("null"), std::string::npos);
+  EXPECT_NE(refused(*entry, {{"layer a", 1}, {"layer a", 2}}).find("one layer"), std::string::npos);
+  EXPECT_NE(refused(*entry, {{"layer a", 1}, {"layer b", 1}}).find("one event"), std::string::npos);
+  const auto on_cpu = std::move(*make_entry(memory.registration, 1, memory.device()));
+  EXPECT_NE(refused(*on_cpu, {{"layer a", 1}}).find("CPU"), std::string::npos);
 }
 
 }  // namespace

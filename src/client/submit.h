@@ -1,11 +1,11 @@
-// Turns a save or restore of the engine into parts: one grant record and one command
-// each, split where a frame is full. Small parts run in the caller, the rest in the
-// executor. Any thread.
+// Turns a save or restore of the engine into transfers: one grant record and one command
+// a part, split where a frame is full. Whatever can be refused is refused before the first
+// command; the caller's stream is remembered in the caller's thread. Small transfers are
+// started by the caller, the rest by the device's executor. Any thread.
 #pragma once
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -20,40 +20,52 @@ namespace orbitkv::client {
 
 class Submitter {
  public:
-  Submitter(Link& link, OperationTable& operations, Executor& executor, Registry& registry,
-            const Options& options);
+  Submitter(Link& link, OperationTable& operations, Registry& registry, const Options& options);
 
   // An Error: nothing was sent and no page is lent. Parts that the Manager refuses later
   // end the handle without success.
-  Status save(RegistrationHandle registration, std::span<const SaveGroup> groups, OperationHandle& out);
-  Status restore(RegistrationHandle registration, std::span<const Load> loads, OperationHandle& out);
+  Status save(RegistrationHandle registration, std::span<const SaveGroup> groups, const SaveOptions& options,
+              OperationHandle& out);
+  Status restore(RegistrationHandle registration, std::span<const Load> loads, const RestoreOptions& options,
+                 OperationHandle& out);
   void close() { closed_ = true; }
 
  private:
-  // A part and the command that asks for its grant.
-  struct Draft {
-    std::unique_ptr<Part> part;
+  using Transfers = std::vector<std::unique_ptr<Transfer>>;
+  // What the command of a part says beside the part.
+  struct Ask {
     std::span<const BlockHash> hashes;  // save
     LeaseId lease;                      // restore
     std::uint32_t first = 0;            // restore: block of the lease
   };
-  Result<Entry*> hold_entry(RegistrationHandle registration, std::uint32_t parts);
-  Status run(RegistrationHandle registration, std::vector<Draft> drafts, OperationHandle& out);
-  // False: the Manager never took the part (its record is free again).
-  Status send(Attachment& link, Draft& draft);
-  void encode(const Draft& draft, wire::Buffer& frame) const;
-  bool small(const Part& part) const;
-  Duration grant_within(const Part& part) const;
-  void run_inline(Attachment& link, std::unique_ptr<Part> part);
+  struct Request {
+    model::PlanKind kind = model::PlanKind::kSave;
+    std::uint64_t ready_stream = kNoStream;
+    std::span<const LayerEvent> events;
+    TimePoint called;  // 0: not traced
+    std::vector<Part> parts;
+    std::vector<Ask> asks;  // one a part
+  };
+  class Held;
+
+  Request new_request(model::PlanKind kind, std::uint64_t ready_stream) const;
+  static void add_part(Request& request, GroupId group, std::span<const std::uint32_t> blocks,
+                       const Ask& ask);
+  Result<Entry*> hold_entry(RegistrationHandle registration);
+  Status run(RegistrationHandle registration, Request request, OperationHandle& out);
+  // Everything but records and handles.
+  Result<Transfers> plan(Entry& entry, Request& request) const;
+  Status send_all(Attachment& link, Transfers transfers, std::span<const Ask> asks, Held& held);
+  // An Error: the Manager never took the part, and its record is free again.
+  Status send(Attachment& link, const Part& part, const Ask& ask);
+  bool small(const Transfer& transfer) const;
+  Duration grant_within(model::PlanKind kind) const;
 
   Link& link_;
   OperationTable& operations_;
-  Executor& executor_;
   Registry& registry_;
   const Options& options_;
   std::atomic<bool> closed_{false};
-  std::mutex inline_mutex_;
-  GrantRunner inline_runner_;
 };
 
 }  // namespace orbitkv::client

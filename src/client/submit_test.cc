@@ -2,13 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include "client/fake_device_suite.h"
+#include "device/host/host_copier.h"
+
 namespace orbitkv::client {
 namespace {
 
 // No Manager: what is refused before anything could be sent, and what that leaves behind.
 class Submit : public testing::Test {
  protected:
-  Submit() {
+  Submit() { add(1, *host), add(7, gpu); }
+  void add(std::uint64_t handle, device::Device& device) {
     Registration registration;
     registration.instance.bytes.fill(std::byte{1});
     registration.name_space = "test";
@@ -21,14 +25,18 @@ class Submit : public testing::Test {
     layer.bytes = pages.size();
     layer.block_stride = layer.row_bytes = 512;
     registration.layers = {layer};
-    registry.entries.emplace(1, std::move(*make_entry(registration, 1)));
+    auto entry = std::move(*make_entry(registration, handle, device));
+    entry->executor = *executors.on(device);
+    registry.entries.emplace(handle, std::move(entry));
   }
   Code save(std::uint64_t handle, const SaveGroup& group) {
-    const Status status = submitter.save({handle}, {&group, 1}, out);
+    const Status status = submitter.save({handle}, {&group, 1}, {}, out);
     return status.ok() ? Code::kOk : status.error().code();
   }
   void expect_nothing_left() {
-    EXPECT_EQ(registry.entries.at(1)->open_parts.load(), 0u);
+    for (const auto& [handle, entry] : registry.entries) EXPECT_EQ(entry->open_transfers.load(), 0u);
+    EXPECT_EQ(gpu.fences, 0);
+    executors.wait_empty();
     EXPECT_EQ(operations.open_count(), 0u);
   }
 
@@ -39,8 +47,10 @@ class Submit : public testing::Test {
   Link link;
   OperationTable operations;
   Registry registry;
-  Executor executor{link, operations, true};
-  Submitter submitter{link, operations, executor, registry, options};
+  FakeDevice gpu;
+  std::unique_ptr<device::Device> host = device::make_host_device();
+  Executors executors{operations, {}, nullptr};
+  Submitter submitter{link, operations, registry, options};
   OperationHandle out;
 };
 
@@ -63,7 +73,7 @@ TEST_F(Submit, UnknownAndClosingRegistrationsAreRefused) {
 
 TEST_F(Submit, ALoadNeedsALease) {
   const Load load{{}, 0, blocks};
-  const Status status = submitter.restore({1}, {&load, 1}, out);
+  const Status status = submitter.restore({1}, {&load, 1}, {}, out);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code(), Code::kReject);
   expect_nothing_left();
@@ -75,18 +85,20 @@ TEST_F(Submit, AClosedClientTakesNothing) {
   expect_nothing_left();
 }
 
-TEST_F(Submit, PartsOfASessionThatIsGoneEndWithoutIt) {
-  const auto handle = operations.open(1);
-  auto part = std::make_unique<Part>();
-  part->handle = handle;
-  part->entry = registry.entries.at(1).get();
-  part->entry->open_parts = 1;
-  part->session = Epoch(12);
-  executor.add(std::move(part));
-  const auto status = operations.wait(handle, 10'000);
-  EXPECT_TRUE(status.done);
-  EXPECT_FALSE(status.success);
-  executor.wait_empty();
+TEST_F(Submit, WhatTheDeviceCannotDoIsRefusedBeforeAnythingIsSent) {
+  const Load load{LeaseId{{std::byte{1}}}, 0, blocks};
+  const auto restore = [&](std::uint64_t handle, const RestoreOptions& how) {
+    const Status status = submitter.restore({handle}, {&load, 1}, how, out);
+    return status.ok() ? Error(Code::kBug, "taken") : status.error();
+  };
+  const LayerEvent event{"only", 5}, unknown{"other", 5};
+  EXPECT_EQ(restore(1, {0, {&event, 1}}).code(), Code::kReject) << "no streams";
+  EXPECT_NE(restore(7, {0, {&unknown, 1}}).message().find("other"), std::string::npos);
+  EXPECT_EQ(restore(7, {666, {&event, 1}}).message(), "not a stream of this device");
+  EXPECT_EQ(restore(7, {0, {&event, 1}}).code(), Code::kReconnect) << "all of it is right";
+  const std::vector<Load> many(limits::kRestoresPerDevice + 1, load);
+  EXPECT_EQ(submitter.restore({7}, many, {0, {&event, 1}}, out).error().code(), Code::kReject);
+  EXPECT_EQ(submitter.restore({7}, many, {}, out).error().code(), Code::kReconnect) << "several transfers";
   expect_nothing_left();
 }
 

@@ -24,9 +24,10 @@ ARROWS = {
     "src/shm": {"src/base", "src/wire", "src/rt", "src/mem"},
     "src/device": {"src/base", "src/mem", "src/model"},
     "src/device/host": {"src/base", "src/mem", "src/model", "src/device"},
+    "src/device/cuda": {"src/base", "src/mem", "src/model", "src/device"},
     "src/cache": {"src/base", "src/mem", "src/model"},
     "src/client": {
-        "include", "src/base", "src/wire", "src/model", "src/shm", "src/mem", "src/device", "src/device/host",
+        "include", "src/base", "src/wire", "src/model", "src/rt", "src/shm", "src/mem", "src/device", "src/device/host",
     },
     "src/capi": {"include", "src/base"},
     # No device: the Manager never touches one.
