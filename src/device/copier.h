@@ -92,6 +92,8 @@ struct CopyEnd {
   // An error means that nothing of the batch runs any more and that its bytes are undefined.
   Status status;
   CopyStats stats;
+  // False: the device can no longer say what runs (the process is ending). No receipt then.
+  bool proven = true;
 };
 
 class Copier {
@@ -99,7 +101,8 @@ class Copier {
   // Drains what still runs.
   virtual ~Copier() = default;
   virtual std::string name() const = 0;  // "host avx512", "cuda sm_90 bulk"
-  // Starts a batch. An error: nothing of it runs, what had been accepted was drained first.
+  // Starts a batch; never waits for the device. An error: nothing of it was accepted. What
+  // fails later ends the ticket, after everything accepted has drained.
   // Save: fragments, then the header. Restore: the header is copied and checked against
   // the slot first; a wrong one copies nothing. A wrong slot leaves its pages undefined and
   // `verified` false, and is no error: the other slots go on, and events fire all the same.

@@ -19,13 +19,6 @@ using u64 = unsigned long long;
 
 namespace {
 
-#ifndef SUMW
-#define SUMW 16
-#endif
-// Warps of a CTA: one loads, one stores, one announces, the others sum.
-constexpr u32 kSumWarps = SUMW;
-constexpr u32 kFirstSumWarp = 3;
-
 constexpr u64 kGolden = 0x9E3779B97F4A7C15ull;
 constexpr u64 kMul1 = 0xD6E8FEB86659FD93ull;
 constexpr u64 kMul2 = 0x9FB21C651E98DF25ull;
@@ -102,10 +95,10 @@ struct Cursor {
 };
 
 // Tells the world that this CTA has finished the layers [from, to). Whoever finishes a
-// layer last raises its flags. Called by one warp, after its stores are complete.
+// layer last raises its flag. Called by one warp, after its stores are complete.
 __device__ void announce(const PlanLaunch& plan, u32 from, u32 to) {
-  __threadfence_system();
   __syncwarp();
+  __threadfence_system();
   u32* counters = reinterpret_cast<u32*>(plan.counters);
   for (u32 layer = from + threadIdx.x % 32; layer < to; layer += 32) {
     if (gridDim.x > 1) {
@@ -113,9 +106,7 @@ __device__ void announce(const PlanLaunch& plan, u32 from, u32 to) {
       counters[layer] = 0;
       __threadfence_system();
     }
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(plan.device_flags + 4ull * layer), "r"(plan.sequence)
-                 : "memory");
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(plan.host_flags + 4ull * layer), "r"(plan.sequence)
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(plan.flags + 4ull * layer), "r"(plan.sequence)
                  : "memory");
   }
 }
@@ -133,6 +124,9 @@ __device__ __forceinline__ u64 page_address(const PlanFragment& f, const PlanSlo
 }
 
 #if __CUDA_ARCH__ >= 900
+
+// Warps of a CTA: one loads, one stores, one announces, the others sum.
+constexpr u32 kSumWarps = kBulkSumWarps;
 
 
 __device__ __forceinline__ u32 shared_address(const void* at) {
@@ -268,7 +262,7 @@ __device__ __forceinline__ u64 sum_stage(const unsigned char* bytes, u32 first, 
 }
 
 __device__ void sum_units(const PlanLaunch& plan, const Tables& tables, const Ring& ring) {
-  const u32 warp = threadIdx.x / 32 - kFirstSumWarp, lane = threadIdx.x % 32;
+  const u32 warp = threadIdx.x / 32 - kBulkFirstSumWarp, lane = threadIdx.x % 32;
   Cursor cursor;
   Turn turn;
   for (u32 u = blockIdx.x; u < plan.units; u += gridDim.x, turn.next(ring.stages)) {
@@ -326,7 +320,7 @@ __device__ void store_units(const PlanLaunch& plan, const Tables& tables, const 
     if (lane < unit.count) {
       u64 sum = 0;
       for (u32 part = 0; part < each; ++part) sum += stage.partials[lane * each + part];
-      reinterpret_cast<u64*>(plan.sums)[unit.sum + lane] = sum;
+      reinterpret_cast<u64*>(plan.sums)[unit.sum + lane] = sum ^ plan.nonce;
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(stage.empty);
@@ -473,7 +467,7 @@ __device__ void copy_any(const PlanLaunch& plan, unsigned char* shared) {
     if (threadIdx.x < unit.count) {
       u64 sum = 0;
       for (u32 p = 0; p < each; ++p) sum += sums[threadIdx.x * each + p];
-      reinterpret_cast<u64*>(plan.sums)[unit.sum + threadIdx.x] = sum;
+      reinterpret_cast<u64*>(plan.sums)[unit.sum + threadIdx.x] = sum ^ plan.nonce;
     }
     if (reached > announced && warp == 0) announce(plan, announced, reached);
     announced = reached;
@@ -483,21 +477,21 @@ __device__ void copy_any(const PlanLaunch& plan, unsigned char* shared) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(32 * (3 + SUMW), 1) orbitkv_copy_bulk(const __grid_constant__ PlanLaunch plan) {
+extern "C" __global__ void __launch_bounds__(kBulkThreads, 1) orbitkv_copy_bulk(const __grid_constant__ PlanLaunch plan) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char shared[];
   copy_bulk(plan, shared);
 #endif
 }
-extern "C" __global__ void __launch_bounds__(512, 1) orbitkv_copy_16(const __grid_constant__ PlanLaunch plan) {
+extern "C" __global__ void __launch_bounds__(kAnyThreads, 1) orbitkv_copy_16(const __grid_constant__ PlanLaunch plan) {
   extern __shared__ __align__(128) unsigned char shared[];
   copy_any<16>(plan, shared);
 }
-extern "C" __global__ void __launch_bounds__(512, 1) orbitkv_copy_8(const __grid_constant__ PlanLaunch plan) {
+extern "C" __global__ void __launch_bounds__(kAnyThreads, 1) orbitkv_copy_8(const __grid_constant__ PlanLaunch plan) {
   extern __shared__ __align__(128) unsigned char shared[];
   copy_any<8>(plan, shared);
 }
-extern "C" __global__ void __launch_bounds__(512, 1) orbitkv_copy_1(const __grid_constant__ PlanLaunch plan) {
+extern "C" __global__ void __launch_bounds__(kAnyThreads, 1) orbitkv_copy_1(const __grid_constant__ PlanLaunch plan) {
   extern __shared__ __align__(128) unsigned char shared[];
   copy_any<1>(plan, shared);
 }

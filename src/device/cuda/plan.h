@@ -43,22 +43,24 @@ struct SmallPlan {
   PlanSlot slots[kSmallSlots];
 };
 
-// Parameters of one launch; passed by value.
+// Parameters of one launch; passed by value. What it points to belongs to this launch
+// alone, from before it is enqueued until it has ended: nothing of an earlier launch can
+// pass for its own.
 struct PlanLaunch {
-  std::uint64_t fragments;     // device address of PlanFragment[fragment_count]; 0: `small`
-  std::uint64_t slots;         // device address of PlanSlot[slot_count]
-  std::uint64_t sums;          // device address of u64[]: raw sums, host memory
-  std::uint64_t host_flags;    // device address of u32[signals], host memory
-  std::uint64_t device_flags;  // device address of u32[signals], device memory
-  std::uint64_t counters;      // device address of u32[signals], device memory, zero at rest
+  std::uint64_t fragments;  // device address of PlanFragment[fragment_count]; 0: `small`
+  std::uint64_t slots;      // device address of PlanSlot[slot_count]
+  std::uint64_t sums;       // device address of u64[]: raw sums xor nonce, host memory
+  std::uint64_t flags;      // device address of u32[signals], host memory, != sequence at rest
+  std::uint64_t counters;   // device address of u32[signals], device memory, zero at rest
+  std::uint64_t nonce;
   std::uint32_t fragment_count;
   std::uint32_t slot_count;
   std::uint32_t units;     // in all
   std::uint32_t signals;   // layers
-  std::uint32_t sequence;  // what a finished layer's flags are set to
+  std::uint32_t sequence;  // what a finished layer's flag is set to
   std::uint32_t stage_bytes;
-  std::uint32_t loads;   // stages that hold loads in flight, a CTA
-  std::uint32_t stores;  // stages that hold stores in flight, a CTA
+  std::uint32_t loads;     // stages that hold loads in flight, a CTA
+  std::uint32_t stores;    // stages that hold stores in flight, a CTA
   std::uint32_t to_image;  // 1: save
   std::uint32_t sum_only;  // 1: no copy; sums over the engine's pages (after DMA)
   SmallPlan small;
@@ -68,5 +70,20 @@ inline constexpr std::uint32_t kMaxFragmentsPerLaunch = 256;
 inline constexpr std::uint32_t kMaxSlotsPerLaunch = 1024;
 inline constexpr std::uint32_t kMaxSumsPerLaunch = 128 * 1024;
 inline constexpr std::uint32_t kMaxPack = 32;
+inline constexpr std::uint32_t kMaxStages = 8;  // loads and stores of a CTA, each
+
+// Threads of a CTA, and the dynamic shared memory that a launch needs.
+inline constexpr std::uint32_t kBulkSumWarps = 8, kBulkFirstSumWarp = 3;
+inline constexpr std::uint32_t kBulkThreads = 32 * (kBulkFirstSumWarp + kBulkSumWarps);
+inline constexpr std::uint32_t kAnyThreads = 512;
+constexpr std::uint32_t table_bytes(const PlanLaunch& plan) {
+  return plan.fragment_count * std::uint32_t{sizeof(PlanFragment)} + plan.slot_count * std::uint32_t{sizeof(PlanSlot)};
+}
+constexpr std::uint32_t bulk_shared_bytes(const PlanLaunch& plan) {
+  return (plan.loads + plan.stores) * (plan.stage_bytes + kMaxPack * 8 + 3 * 8) + table_bytes(plan) + 16;
+}
+constexpr std::uint32_t any_shared_bytes(const PlanLaunch& plan) {
+  return table_bytes(plan) + 2 * kMaxPack * 8;
+}
 
 }  // namespace orbitkv::device::cuda

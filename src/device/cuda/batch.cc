@@ -1,0 +1,236 @@
+#include "device/cuda/batch.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/checksum.h"
+#include "base/text.h"
+#include "model/plan.h"
+#include "model/slot_image.h"
+
+namespace orbitkv::device::cuda {
+namespace {
+
+constexpr auto kRawEncoding = static_cast<std::uint16_t>(model::Encoding::kRaw);
+
+std::uint64_t check_of(const FragmentGeometry& fragment, std::uint64_t seed, std::uint64_t raw) {
+  const checksum::FragmentName name{fragment.layer, fragment.component, kRawEncoding};
+  return checksum::check(raw, checksum::fragment_id(seed, name), fragment.bytes());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Batch>> Batch::open(CopyBatch batch, SlabTable& slabs, bool verify) {
+  std::unique_ptr<Batch> made(new Batch(std::move(batch), verify));
+  for (const GroupCopy& copy : made->batch_.groups) ORBITKV_RETURN_IF_ERROR(made->check_slots(copy));
+  if (made->direction() == Direction::kRestore) ORBITKV_RETURN_IF_ERROR(made->check_destinations());
+  for (const GroupCopy& copy : made->batch_.groups) ORBITKV_RETURN_IF_ERROR(made->add_group(copy, slabs));
+  return made;
+}
+
+Status Batch::check_slots(const GroupCopy& copy) const {
+  if (copy.group == nullptr) return bug("a copy batch without a group geometry");
+  for (const SlotCopy& slot : copy.slots) {
+    if (slot.block >= copy.group->num_blocks)
+      return reject(format_text("block %u of a copy batch is outside the %u registered blocks", slot.block,
+                                copy.group->num_blocks));
+    if (slot.image == nullptr || reinterpret_cast<std::uintptr_t>(slot.image) % model::kSlotAlign != 0)
+      return bug(format_text("the slot image for block %u is not aligned", slot.block));
+  }
+  return ok_status();
+}
+
+// Two images into one page: which bytes land is anybody's guess, and both sums would be right.
+Status Batch::check_destinations() const {
+  std::vector<std::pair<const GroupGeometry*, std::uint32_t>> pages;
+  for (const GroupCopy& copy : batch_.groups)
+    for (const SlotCopy& slot : copy.slots) pages.emplace_back(copy.group, slot.block);
+  std::sort(pages.begin(), pages.end());
+  auto twice = std::adjacent_find(pages.begin(), pages.end());
+  if (twice == pages.end()) return ok_status();
+  return reject(format_text("block %u is the destination of two images in one restore", twice->second));
+}
+
+Status Batch::add_group(const GroupCopy& copy, SlabTable& slabs) {
+  Group group;
+  group.geometry = copy.group;
+  group.layout = model::slot_layout(copy.group->shape);
+  group.slots = copy.slots;
+  const std::size_t fragments = copy.group->fragments.size();
+  group.checks.resize(copy.slots.size() * fragments);
+  for (SlotCopy& slot : group.slots) slot.verified = false;
+  ORBITKV_RETURN_IF_ERROR(locate(group, slabs));
+  if (direction() == Direction::kRestore && verify_) {
+    read_headers(group);
+  } else {
+    for (std::uint32_t i = 0; i < group.slots.size(); ++i) group.taking.push_back(i);
+  }
+  group.wrong.resize(group.taking.size());
+  groups_.push_back(std::move(group));
+  return ok_status();
+}
+
+// `images` of all slots; one slab that the device does not reach makes the batch bounce.
+Status Batch::locate(Group& group, SlabTable& slabs) {
+  SlabTable::Found at;
+  for (const SlotCopy& slot : group.slots) {
+    const bool here = !at.slab.empty() && slot.image >= at.slab.data() &&
+                      slot.image + group.layout.slot_bytes <= at.slab.data() + at.slab.size();
+    if (!here) {
+      ORBITKV_ASSIGN_OR_RETURN(auto found, slabs.find(slot.image, ByteCount(group.layout.slot_bytes)));
+      at.slab = found.slab;
+      at.registered = found.registered;
+      at.device = found.device;
+      uses_.push_back(std::move(found.use));
+    }
+    if (!at.registered) bounces_ = true;
+    group.images.push_back(at.registered ? at.device + static_cast<CuPtr>(slot.image - at.slab.data()) : 0);
+  }
+  return ok_status();
+}
+
+// The slab may change at any time: what is checked and what is used is one private copy.
+void Batch::read_headers(Group& group) {
+  const std::size_t fragments = group.geometry->fragments.size();
+  std::vector<CuPtr> images;
+  for (std::uint32_t i = 0; i < group.slots.size(); ++i) {
+    const SlotCopy& slot = group.slots[i];
+    header_.assign(slot.image, slot.image + group.layout.header_bytes);
+    auto header = model::read_slot_header(header_, {slot.digest, slot.seed, slot.allocation, group.layout.slot_bytes,
+                                                    static_cast<std::uint32_t>(fragments)});
+    if (!header.ok()) continue;
+    std::copy(header->checks.begin(), header->checks.end(),
+              group.checks.begin() + static_cast<std::ptrdiff_t>(group.taking.size() * fragments));
+    group.taking.push_back(i);
+    images.push_back(group.images[i]);
+  }
+  group.images = std::move(images);
+}
+
+// ---- rounds ----
+
+std::uint64_t Batch::largest_slot() const {
+  std::uint64_t most = 0;
+  for (const Group& group : groups_) most = std::max(most, group.layout.slot_bytes);
+  return most;
+}
+
+std::uint64_t Batch::typical_fragment() const {
+  return groups_.empty() || groups_[0].geometry->fragments.empty() ? 0 : groups_[0].geometry->fragments[0].bytes();
+}
+
+std::byte* Batch::image_of(const Window& window, std::uint32_t slot) const {
+  const Group& group = groups_[window.group];
+  return group.slots[group.taking[window.first + slot]].image;
+}
+
+bool Batch::next_window(std::uint64_t room) {
+  window_.first += window_.slots;
+  window_.slots = 0;
+  while (window_.group < groups_.size() && window_.first == groups_[window_.group].taking.size())
+    window_ = {window_.group + 1, 0, 0};
+  if (window_.group == groups_.size()) return false;
+  const Group& group = groups_[window_.group];
+  const std::uint64_t fit = std::max<std::uint64_t>(1, room / group.layout.slot_bytes);
+  window_.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(fit, group.taking.size() - window_.first));
+  return true;
+}
+
+bool Batch::next_round(const PlanRules& rules, std::byte* buffer, CuPtr device_buffer, std::uint64_t room) {
+  launches.clear();
+  next_launch = 0;
+  if (rounds_done_) return false;
+  if (!bounces_) {
+    launches = build_launches(plan_groups(0), rules);
+    rounds_done_ = true;
+    return true;
+  }
+  if (!next_window(room)) {
+    rounds_done_ = true;
+    return false;
+  }
+  const std::uint64_t bytes = groups_[window_.group].layout.slot_bytes;
+  if (direction() == Direction::kRestore)
+    for (std::uint32_t i = 0; i < window_.slots; ++i)
+      std::memcpy(buffer + i * bytes, image_of(window_, i), bytes);
+  launches = build_launches(plan_groups(device_buffer), rules);
+  return true;
+}
+
+void Batch::end_round(const std::byte* buffer) {
+  if (!bounces_ || direction() == Direction::kRestore || window_.slots == 0) return;
+  const model::SlotLayout& layout = groups_[window_.group].layout;
+  for (std::uint32_t i = 0; i < window_.slots; ++i)
+    std::memcpy(image_of(window_, i) + layout.header_bytes, buffer + i * layout.slot_bytes + layout.header_bytes,
+                layout.slot_bytes - layout.header_bytes);
+}
+
+// All taking slots, or those of the window with their images in the buffer.
+std::vector<PlanGroup> Batch::plan_groups(CuPtr device_buffer) const {
+  std::vector<PlanGroup> out;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    PlanGroup plan{group.geometry, &group.layout, {}, {}};
+    if (!bounces_) {
+      plan.images = group.images;
+      for (const std::uint32_t i : group.taking) plan.blocks.push_back(group.slots[i].block);
+    } else if (g == window_.group) {
+      for (std::uint32_t i = 0; i < window_.slots; ++i) {
+        plan.images.push_back(device_buffer + i * group.layout.slot_bytes);
+        plan.blocks.push_back(group.slots[group.taking[window_.first + i]].block);
+      }
+    }
+    out.push_back(std::move(plan));
+  }
+  return out;
+}
+
+// ---- sums ----
+
+std::uint64_t Batch::fragment_sum(const LaunchPlan& plan, const Transfer& transfer, std::size_t entry,
+                                  std::uint32_t slot) const {
+  const PlanFragment& f = plan.fragments[entry];
+  const std::uint64_t* sums = transfer.sums + f.first_sum + std::size_t{slot} * f.chunks;
+  std::uint64_t raw = 0;
+  for (std::uint32_t chunk = 0; chunk < f.chunks; ++chunk) raw += sums[chunk] ^ transfer.nonce;
+  return raw;
+}
+
+void Batch::collect(const LaunchPlan& plan, const Transfer& transfer, std::uint32_t signal) {
+  for (std::size_t e = 0; e < plan.fragments.size(); ++e) {
+    if (plan.fragments[e].signal != signal) continue;
+    const FragmentRef& ref = plan.refs[e];
+    Group& group = groups_[ref.group];
+    const FragmentGeometry& fragment = group.geometry->fragments[ref.fragment];
+    const std::size_t fragments = group.geometry->fragments.size();
+    for (std::uint32_t i = 0; i < plan.fragments[e].slots; ++i) {
+      const std::uint32_t slot = (bounces_ ? window_.first : 0) + ref.first_slot + i;
+      const std::uint64_t found =
+          check_of(fragment, group.slots[group.taking[slot]].seed, fragment_sum(plan, transfer, e, i));
+      std::uint64_t& check = group.checks[slot * fragments + ref.fragment];
+      if (direction() == Direction::kSave)
+        check = found;
+      else if (verify_ && check != found)
+        group.wrong[slot] = 1;
+    }
+  }
+}
+
+void Batch::settle() {
+  for (Group& group : groups_) {
+    const std::size_t fragments = group.geometry->fragments.size();
+    for (std::size_t i = 0; i < group.taking.size(); ++i) {
+      SlotCopy& slot = group.slots[group.taking[i]];
+      if (direction() == Direction::kRestore) {
+        slot.verified = group.wrong[i] == 0;
+        continue;
+      }
+      const auto checks = group.checks.begin() + static_cast<std::ptrdiff_t>(i * fragments);
+      const model::SlotHeader header{slot.allocation, group.layout.slot_bytes,
+                                     {checks, checks + static_cast<std::ptrdiff_t>(fragments)}};
+      slot.digest = model::write_slot_header(header, slot.seed, {slot.image, group.layout.header_bytes});
+    }
+  }
+}
+
+}  // namespace orbitkv::device::cuda

@@ -1,0 +1,100 @@
+// One batch while it runs: which slots take part, what their fragments should sum to or
+// were found to sum to, and what is still to be launched. Host state only; the copier
+// drives it. Used from one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "device/copier.h"
+#include "device/cuda/host_memory.h"
+#include "device/cuda/plan_builder.h"
+#include "device/cuda/transfer.h"
+
+namespace orbitkv::device::cuda {
+
+class Batch {
+ public:
+  struct Group {
+    const GroupGeometry* geometry = nullptr;
+    model::SlotLayout layout;
+    std::span<SlotCopy> slots;
+    std::vector<std::uint32_t> taking;   // slots that are copied
+    std::vector<CuPtr> images;           // of each taking slot, as the device sees it; 0: bounces
+    std::vector<std::uint64_t> checks;   // taking x fragments: expected (restore) or found (save)
+    std::vector<std::uint8_t> wrong;     // of each taking slot
+  };
+  // A launch on the device's queues.
+  struct Running {
+    Transfer* transfer = nullptr;
+    std::size_t plan = 0;       // of launches()
+    std::uint32_t signal = 0;   // next one to be raised
+    bool only_drains = false;   // of a failed enqueue: waits for the end, reads no sums
+  };
+
+  // Checks everything and takes the slabs. Restores read, check and keep the headers. An
+  // error: nothing was taken.
+  static Result<std::unique_ptr<Batch>> open(CopyBatch batch, SlabTable& slabs, bool verify);
+
+  Direction direction() const { return batch_.direction; }
+  bool bounces() const { return bounces_; }
+  Fence& ready() { return batch_.ready; }
+  const std::vector<LayerEvent>& events() const { return batch_.events; }
+
+  // Checks (restore) or keeps (save) what a raised signal says.
+  void collect(const LaunchPlan& plan, const Transfer& transfer, std::uint32_t signal);
+  // Writes headers and digests (save), verdicts (restore).
+  void settle();
+  // Letting go of the slabs.
+  void release() { uses_.clear(); }
+
+  // Launches come in rounds: one of all groups, or, where images bounce, one a window of the
+  // buffer. False: there is no further round. `room` is the bytes of the buffer.
+  bool next_round(const PlanRules& rules, std::byte* buffer, CuPtr device_buffer, std::uint64_t room);
+  // After the last signal of a bounced save's round: payloads go from the buffer to the images.
+  void end_round(const std::byte* buffer);
+  std::uint64_t largest_slot() const;
+  // Of the size that most fragments have: the first group's.
+  std::uint64_t typical_fragment() const;
+  // Everything that is planned stands on the queues.
+  bool all_launched() const { return rounds_done_ && next_launch == launches.size(); }
+
+  CopyStats stats;
+  Status failure = ok_status();
+  std::vector<LaunchPlan> launches;  // of the present round
+  std::size_t next_launch = 0;
+  std::size_t next_event = 0;
+  std::deque<Running> running;
+  std::uint32_t quiet_polls = 0;
+
+ private:
+  explicit Batch(CopyBatch batch, bool verify) : batch_(std::move(batch)), verify_(verify) {}
+  Status add_group(const GroupCopy& copy, SlabTable& slabs);
+  Status locate(Group& group, SlabTable& slabs);
+  void read_headers(Group& group);
+  Status check_slots(const GroupCopy& copy) const;
+  Status check_destinations() const;
+  struct Window {
+    std::size_t group = 0;
+    std::uint32_t first = 0, slots = 0;  // of the taking ones
+  };
+  bool next_window(std::uint64_t room);
+  std::vector<PlanGroup> plan_groups(CuPtr device_buffer) const;
+  std::byte* image_of(const Window& window, std::uint32_t slot) const;
+  std::uint64_t fragment_sum(const LaunchPlan& plan, const Transfer& transfer, std::size_t entry,
+                             std::uint32_t slot) const;
+
+  CopyBatch batch_;
+  bool verify_;
+  bool bounces_ = false;
+  std::vector<Group> groups_;
+  std::vector<SlabTable::Use> uses_;
+  bool rounds_done_ = false;
+  Window window_;  // bounces
+  std::vector<std::byte> header_;  // the private copy that is checked
+};
+
+}  // namespace orbitkv::device::cuda

@@ -1,0 +1,301 @@
+#include "device/cuda/cuda_copier.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/text.h"
+
+namespace orbitkv::device::cuda {
+namespace {
+
+constexpr std::uint32_t kTransfers = 8;
+// Between two looks at the stream itself, which tells of a device that has failed.
+constexpr std::uint32_t kPollsPerQuery = 256;
+
+// A copy the end of which cannot be shown may still write: nothing may be reused, not even
+// by an orderly exit of this process.
+[[noreturn]] void end_process(const Driver& driver, CuResult code) {
+  ORBITKV_ERROR("the GPU cannot say whether copies have ended; ending the process so that no page is reused: %s",
+                driver_error(driver, "cuEventQuery", code).message().c_str());
+  std::abort();
+}
+
+// Pinned memory through which images of unregistered slabs are copied; made at first need.
+// One batch at a time.
+class Bounce {
+ public:
+  Bounce(std::shared_ptr<Context> context, ByteCount bytes) : context_(std::move(context)), bytes_(bytes) {}
+  ~Bounce() {
+    if (host_ == nullptr) return;
+    Scope scope(*context_);
+    context_->driver().cuMemFreeHost(host_);
+  }
+  // Room for one image at least.
+  Status ready(std::uint64_t slot_bytes) {
+    if (host_ != nullptr && room_ >= slot_bytes) return ok_status();
+    const Driver& d = context_->driver();
+    if (host_ != nullptr) d.cuMemFreeHost(std::exchange(host_, nullptr));
+    room_ = std::max(bytes_.value, slot_bytes);
+    ORBITKV_RETURN_IF_ERROR(
+        status_of(d, "cuMemHostAlloc", d.cuMemHostAlloc(&host_, room_, kHostAllocPortable | kHostAllocDeviceMap)));
+    return status_of(d, "cuMemHostGetDevicePointer", d.cuMemHostGetDevicePointer(&device_, host_, 0));
+  }
+  std::byte* host() const { return static_cast<std::byte*>(host_); }
+  CuPtr device() const { return device_; }
+  std::uint64_t room() const { return room_; }
+
+  const Batch* user = nullptr;
+
+ private:
+  const std::shared_ptr<Context> context_;
+  ByteCount bytes_;
+  void* host_ = nullptr;
+  CuPtr device_ = 0;
+  std::uint64_t room_ = 0;
+};
+
+class CudaCopier final : public Copier {
+ public:
+  CudaCopier(std::shared_ptr<DeviceParts> parts, const CopierOptions& options, const CudaDeviceOptions& device)
+      : parts_(std::move(parts)),
+        options_(options),
+        device_(device),
+        save_bounce_(parts_->context, device.bounce),
+        restore_bounce_(parts_->context, device.bounce) {}
+
+  Status prepare() {
+    ORBITKV_ASSIGN_OR_RETURN(queues_,
+                             Queues::create(parts_->context, {device_.wait_values, device_.batched_dma}));
+    for (auto& pool : pools_) {
+      ORBITKV_ASSIGN_OR_RETURN(pool, TransferPool::create(parts_->context, kTransfers));
+    }
+    return ok_status();
+  }
+
+  ~CudaCopier() override {
+    while (!batches_.empty()) (void)drain({batches_.begin()->first});
+  }
+
+  std::string name() const override {
+    const Traits& t = parts_->context->traits();
+    return format_text("cuda sm_%d%d %s", t.major, t.minor, parts_->context->kernels().bulk ? "bulk" : "vector");
+  }
+
+  Result<CopyTicket> submit(CopyBatch batch) override {
+    if (batches_.size() >= limits::kCopyBatches)
+      return busy(format_text("%u copy batches are running", limits::kCopyBatches));
+    ORBITKV_ASSIGN_OR_RETURN(auto opened, Batch::open(std::move(batch), *parts_->slabs, options_.verify));
+    const CopyTicket ticket{next_ticket_++};
+    Batch& b = *batches_.emplace(ticket.value, std::move(opened)).first->second;
+    Scope scope(*parts_->context);
+    if (b.ready()) note(b, queues_->wait_for(b.direction(), b.ready().event()));
+    b.ready() = Fence();
+    advance(b);
+    return ticket;
+  }
+
+  bool enqueued(CopyTicket ticket) const override {
+    auto it = batches_.find(ticket.value);
+    if (it == batches_.end()) return true;
+    const Batch& b = *it->second;
+    return b.failure.ok() && b.all_launched() && b.next_event == b.events().size();
+  }
+
+  std::optional<CopyEnd> poll(CopyTicket ticket) override {
+    auto it = batches_.find(ticket.value);
+    if (it == batches_.end()) return std::nullopt;
+    Batch& b = *it->second;
+    Scope scope(*parts_->context);
+    if (!collect(b)) return CopyEnd{Error(Code::kRecompute, "the process is ending"), b.stats, false};
+    advance(b);
+    const bool over = b.running.empty() && (!b.failure.ok() || b.all_launched());
+    if (!over) return std::nullopt;
+    return end(it);
+  }
+
+ private:
+  using Batches = std::map<std::uint64_t, std::unique_ptr<Batch>>;
+
+  static std::size_t index(const Batch& b) { return static_cast<std::size_t>(b.direction()); }
+  Bounce& bounce(const Batch& b) { return b.direction() == Direction::kSave ? save_bounce_ : restore_bounce_; }
+  static void note(Batch& b, const Status& status) {
+    if (b.failure.ok() && !status.ok()) b.failure = status;
+  }
+
+  PlanRules rules_for(const Batch& b) const {
+    PlanRules rules;
+    rules.has_bulk = parts_->context->kernels().bulk != nullptr;
+    rules.one_turn_a_launch = !queues_->signals_layers() && !b.events().empty();
+    rules.stage_bytes = parts_->windows.of(b.direction(), options_.pace, b.typical_fragment()).stage_bytes;
+    return rules;
+  }
+
+  // Puts on the queues whatever there is room for; a round begins when the last has ended.
+  void advance(Batch& b) {
+    while (b.failure.ok()) {
+      if (b.next_launch == b.launches.size()) {
+        if (!b.running.empty() || !begin_round(b)) break;
+        continue;
+      }
+      Transfer* transfer = pools_[index(b)]->take();
+      if (transfer == nullptr) return;
+      launch(b, *transfer);
+    }
+    if (b.failure.ok() && b.all_launched() && (!b.bounces() || b.running.empty())) record_rest(b);
+  }
+
+  // False: no further round, or the buffer is another batch's for now.
+  bool begin_round(Batch& b) {
+    if (!b.bounces()) return b.next_round(rules_for(b), nullptr, 0, 0) && !b.launches.empty();
+    Bounce& buffer = bounce(b);
+    if (buffer.user != nullptr && buffer.user != &b) return false;
+    note(b, buffer.ready(b.largest_slot()));
+    if (!b.failure.ok()) return false;
+    buffer.user = &b;
+    b.stats.bounced = true;
+    return b.next_round(rules_for(b), buffer.host(), buffer.device(), buffer.room());
+  }
+
+  bool direct(const LaunchPlan& plan) const {
+    if (options_.method != CopyMethod::kAuto) return options_.method == CopyMethod::kDirect;
+    const std::uint64_t from = options_.pace == CopyPace::kGentle ? kDirectFromGentle : kDirectFromFull;
+    return std::all_of(plan.fragments.begin(), plan.fragments.end(),
+                       [&](const PlanFragment& f) { return f.row_bytes >= from; });
+  }
+
+  void launch(Batch& b, Transfer& transfer) {
+    const std::size_t number = b.next_launch++;
+    const LaunchPlan& plan = b.launches[number];
+    const bool by_dma = direct(plan);
+    Status enqueued = ok_status();
+    if (by_dma) {
+      enqueued = queues_->copy_direct(plan, transfer, b.direction(), b.stats.submissions);
+    } else {
+      enqueued = queues_->launch(plan, transfer, b.direction(), window_for(b, plan));
+      ++b.stats.submissions;
+    }
+    b.stats.method = by_dma ? CopyMethod::kDirect : CopyMethod::kKernel;
+    b.stats.bytes += plan.bytes;
+    b.stats.plan_bytes += plan.upload_bytes();
+    for (const PlanFragment& f : plan.fragments) b.stats.fragments += f.slots;
+    b.running.push_back({&transfer, number, 0, !enqueued.ok()});
+    if (enqueued.ok())
+      record_turns(b, plan, transfer);
+    else
+      drain_accepted(b, transfer, enqueued);
+  }
+
+  Window window_for(const Batch& b, const LaunchPlan& plan) const {
+    Window window = parts_->windows.of(b.direction(), options_.pace, b.typical_fragment());
+    const bool bulk = plan.width == Width::kBulk && parts_->context->kernels().bulk != nullptr;
+    if (!bulk) window.ctas = parts_->windows.any_ctas;
+    return window;
+  }
+
+  // What a failed call left on the queues is waited for like a launch that reads no sums.
+  void drain_accepted(Batch& b, Transfer& transfer, const Status& why) {
+    note(b, why);
+    const Status fenced = queues_->fence_accepted(transfer, b.direction());
+    if (fenced.ok()) return;
+    const CuResult code = queues_->drain();
+    if (code != kCuSuccess && code != kCuDeinitialized) end_process(parts_->context->driver(), code);
+    b.running.pop_back();
+    pools_[index(b)]->give_back(&transfer);
+  }
+
+  // Events of the layers that this launch completes, and of those without bytes before them.
+  void record_turns(Batch& b, const LaunchPlan& plan, Transfer& transfer) {
+    if (b.bounces()) return;  // no queue waits for the host: after the last round
+    const auto& events = b.events();
+    for (std::uint32_t signal = 0; signal < plan.turns.size() && b.failure.ok(); ++signal) {
+      if (signal + 1 == plan.turns.size() && plan.last_turn_goes_on) break;
+      while (b.next_event < events.size() && events[b.next_event].turn < plan.turns[signal] && b.failure.ok())
+        note(b, queues_->record(events[b.next_event++].event));
+      if (b.next_event < events.size() && events[b.next_event].turn == plan.turns[signal] && b.failure.ok())
+        note(b, queues_->record_after(transfer, signal, events[b.next_event++].event));
+    }
+    note(b, queues_->close_signals(transfer));
+  }
+
+  void record_rest(Batch& b) {
+    while (b.next_event < b.events().size() && b.failure.ok())
+      note(b, queues_->record(b.events()[b.next_event++].event));
+  }
+
+  // Takes in what signals say. False: the driver has gone, because the process ends.
+  bool collect(Batch& b) {
+    while (!b.running.empty()) {
+      Batch::Running& front = b.running.front();
+      const LaunchPlan& plan = b.launches[front.plan];
+      const std::uint32_t before = front.signal;
+      while (!front.only_drains && front.signal < plan.turns.size() && front.transfer->raised(front.signal))
+        b.collect(plan, *front.transfer, front.signal++);
+      const bool done = !front.only_drains && front.signal == plan.turns.size();
+      if (!done) {
+        if (front.signal != before) b.quiet_polls = 0;
+        if (!front.only_drains && ++b.quiet_polls % kPollsPerQuery != 0) return true;
+        bool ended = false;
+        if (!look_at_device(b, front, ended)) return false;
+        if (!ended) return true;
+      }
+      pools_[index(b)]->give_back(front.transfer);
+      b.running.pop_front();
+    }
+    if (b.next_launch == b.launches.size() && b.next_launch > 0 && b.failure.ok() && b.bounces())
+      b.end_round(bounce(b).host());
+    return true;
+  }
+
+  // Whether the launch has ended on the device, and as it should.
+  bool look_at_device(Batch& b, const Batch::Running& front, bool& ended) {
+    const Driver& d = parts_->context->driver();
+    const CuResult code = d.cuEventQuery(front.transfer->ended);
+    if (code == kCuNotReady) return true;
+    if (code == kCuDeinitialized) return false;
+    if (code != kCuSuccess) end_process(d, code);
+    if (!front.only_drains && front.transfer->raised(front.signal)) return true;  // raised since we looked
+    ended = true;
+    if (!front.only_drains) note(b, bug("a copy kernel ended without its signals"));
+    return true;
+  }
+
+  CopyEnd end(Batches::iterator it) {
+    Batch& b = *it->second;
+    Bounce& buffer = bounce(b);
+    if (buffer.user == &b) buffer.user = nullptr;
+    const Status failure = b.failure;
+    if (failure.ok()) {
+      b.settle();
+    } else {
+      b.failure = ok_status();  // nobody must wait for a record that will not come
+      record_rest(b);
+    }
+    CopyEnd out{failure, b.stats, true};
+    batches_.erase(it);
+    return out;
+  }
+
+  const std::shared_ptr<DeviceParts> parts_;
+  const CopierOptions options_;
+  const CudaDeviceOptions device_;
+  Bounce save_bounce_, restore_bounce_;
+  std::unique_ptr<Queues> queues_;
+  std::array<std::unique_ptr<TransferPool>, 2> pools_;
+  Batches batches_;
+  std::uint64_t next_ticket_ = 1;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Copier>> make_cuda_copier(std::shared_ptr<DeviceParts> parts, const CopierOptions& options,
+                                                 const CudaDeviceOptions& device) {
+  auto copier = std::make_unique<CudaCopier>(std::move(parts), options, device);
+  ORBITKV_RETURN_IF_ERROR(copier->prepare());
+  return std::unique_ptr<Copier>(std::move(copier));
+}
+
+}  // namespace orbitkv::device::cuda

@@ -1,0 +1,162 @@
+#include "device/cuda/plan_builder.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace orbitkv::device::cuda {
+namespace {
+
+constexpr std::uint32_t kSmallestBulkRow = 64;
+
+// One fragment of one group, in consuming order.
+struct Item {
+  std::uint32_t group = 0;
+  std::uint32_t fragment = 0;
+  std::uint16_t turn = 0;
+  Width width = Width::kBulk;
+};
+
+std::vector<Item> ordered_items(std::span<const PlanGroup> groups, const PlanRules& rules) {
+  std::vector<Item> items;
+  for (std::uint32_t g = 0; g < groups.size(); ++g) {
+    const PlanGroup& group = groups[g];
+    if (group.images.empty()) continue;
+    for (std::uint32_t f = 0; f < group.geometry->fragments.size(); ++f) {
+      const FragmentGeometry& fragment = group.geometry->fragments[f];
+      Width width = width_of(fragment, group.layout->fragment_offsets[f]);
+      if (width == Width::kBulk && !rules.has_bulk) width = Width::k16;
+      items.push_back({g, f, fragment.turn, width});
+    }
+  }
+  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.turn < b.turn; });
+  return items;
+}
+
+class Builder {
+ public:
+  Builder(std::span<const PlanGroup> groups, const PlanRules& rules) : groups_(groups), rules_(rules) {}
+
+  std::vector<LaunchPlan> run() {
+    const std::vector<Item> items = ordered_items(groups_, rules_);
+    for (std::size_t first = 0; first < items.size();) {
+      std::size_t end = first;
+      while (end < items.size() && items[end].turn == items[first].turn) ++end;
+      add_turn(std::span(items).subspan(first, end - first));
+      first = end;
+    }
+    close(false);
+    return std::move(launches_);
+  }
+
+ private:
+  // Windows of slots outside, fragments inside: the fragments of a window share its slots.
+  void add_turn(std::span<const Item> items) {
+    if (rules_.one_turn_a_launch) close(false);
+    for (std::size_t first = 0; first < items.size();) {
+      std::size_t end = first;
+      while (end < items.size() && items[end].group == items[first].group) ++end;
+      const auto slots = static_cast<std::uint32_t>(groups_[items[first].group].images.size());
+      for (std::uint32_t at = 0; at < slots;) {
+        const std::uint32_t n = window(items.subspan(first, end - first), slots - at);
+        for (const Item& item : items.subspan(first, end - first)) add(item, at, n);
+        at += n;
+      }
+      first = end;
+    }
+  }
+
+  // As many slots as a launch of its own could take for each of the fragments.
+  std::uint32_t window(std::span<const Item> items, std::uint32_t left) const {
+    std::uint32_t n = std::min(left, rules_.max_slots);
+    for (const Item& item : items) n = std::min(n, std::max(1u, rules_.max_sums / chunks_of(item)));
+    return n;
+  }
+
+  const FragmentGeometry& geometry_of(const Item& item) const {
+    return groups_[item.group].geometry->fragments[item.fragment];
+  }
+  std::uint32_t chunks_of(const Item& item) const {
+    const auto bytes = static_cast<std::uint32_t>(geometry_of(item).bytes());
+    return (bytes + rules_.stage_bytes - 1) / rules_.stage_bytes;
+  }
+
+  void add(const Item& item, std::uint32_t first_slot, std::uint32_t slots) {
+    const std::uint32_t chunks = chunks_of(item);
+    ORBITKV_CHECK(chunks <= rules_.max_sums, "a fragment has more chunks than a launch has sums");
+    const bool here = known_window(item.group, first_slot, slots) != nullptr;
+    const bool fits = open_.width == item.width && open_.fragments.size() < rules_.max_fragments &&
+                      open_.sums + slots * chunks <= rules_.max_sums &&
+                      (here || open_.slots.size() + slots <= rules_.max_slots);
+    if (!open_.fragments.empty() && !fits) close(open_.turns.back() == item.turn);
+    if (open_.fragments.empty()) open_.width = item.width;
+    append(item, slots_at(item.group, first_slot, slots), {item.group, item.fragment, first_slot});
+  }
+
+  struct Window {
+    std::uint32_t group = 0, first_slot = 0, at = 0, slots = 0;
+  };
+  const Window* known_window(std::uint32_t group, std::uint32_t first_slot, std::uint32_t slots) const {
+    auto it = std::find_if(windows_.begin(), windows_.end(), [&](const Window& w) {
+      return w.group == group && w.first_slot == first_slot && w.slots == slots;
+    });
+    return it == windows_.end() ? nullptr : &*it;
+  }
+  Window slots_at(std::uint32_t group, std::uint32_t first_slot, std::uint32_t slots) {
+    if (const Window* known = known_window(group, first_slot, slots)) return *known;
+    const Window made{group, first_slot, static_cast<std::uint32_t>(open_.slots.size()), slots};
+    for (std::uint32_t i = first_slot; i < first_slot + slots; ++i)
+      open_.slots.push_back({groups_[group].images[i], groups_[group].blocks[i], 0});
+    windows_.push_back(made);
+    return made;
+  }
+
+  void append(const Item& item, const Window& window, const FragmentRef& ref) {
+    const FragmentGeometry& g = geometry_of(item);
+    const auto bytes = static_cast<std::uint32_t>(g.bytes());
+    const bool one_run = g.rows == 1 || g.row_stride == g.row_bytes;
+    const std::uint32_t chunks = chunks_of(item);
+    const std::uint32_t pack = chunks > 1 ? 1 : std::clamp(rules_.stage_bytes / bytes, 1u, kMaxPack);
+    if (open_.turns.empty() || open_.turns.back() != item.turn) open_.turns.push_back(item.turn);
+    open_.fragments.push_back(
+        {reinterpret_cast<std::uint64_t>(g.base), g.block_stride, one_run ? g.row_bytes : g.row_stride,
+         static_cast<std::uint32_t>(groups_[item.group].layout->fragment_offsets[item.fragment]),
+         one_run ? bytes : static_cast<std::uint32_t>(g.row_bytes), bytes, window.at, window.slots, pack, chunks,
+         open_.units, open_.sums, static_cast<std::uint32_t>(open_.turns.size() - 1)});
+    open_.refs.push_back(ref);
+    open_.units += chunks > 1 ? window.slots * chunks : (window.slots + pack - 1) / pack;
+    open_.sums += window.slots * chunks;
+    open_.bytes += std::uint64_t{bytes} * window.slots;
+  }
+
+  void close(bool goes_on) {
+    if (open_.fragments.empty()) return;
+    open_.stage_bytes = rules_.stage_bytes;
+    open_.last_turn_goes_on = goes_on;
+    launches_.push_back(std::move(open_));
+    open_ = {};
+    windows_.clear();
+  }
+
+  std::span<const PlanGroup> groups_;
+  const PlanRules& rules_;
+  LaunchPlan open_;
+  std::vector<Window> windows_;  // whose slots are in the open launch
+  std::vector<LaunchPlan> launches_;
+};
+
+}  // namespace
+
+Width width_of(const FragmentGeometry& fragment, std::uint64_t image_offset) {
+  std::uint64_t all = reinterpret_cast<std::uint64_t>(fragment.base) | fragment.block_stride | image_offset;
+  const bool one_run = fragment.rows == 1 || fragment.row_stride == fragment.row_bytes;
+  all |= one_run ? fragment.bytes() : fragment.row_bytes | fragment.row_stride;
+  if (all % 16 == 0) return one_run || fragment.row_bytes >= kSmallestBulkRow ? Width::kBulk : Width::k16;
+  return all % 8 == 0 ? Width::k8 : Width::k1;
+}
+
+std::vector<LaunchPlan> build_launches(std::span<const PlanGroup> groups, const PlanRules& rules) {
+  return Builder(groups, rules).run();
+}
+
+}  // namespace orbitkv::device::cuda

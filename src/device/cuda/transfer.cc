@@ -1,0 +1,96 @@
+#include "device/cuda/transfer.h"
+
+#include <algorithm>
+
+namespace orbitkv::device::cuda {
+namespace {
+
+constexpr std::size_t kFragmentBytes = kMaxFragmentsPerLaunch * sizeof(PlanFragment);
+constexpr std::size_t kSlotBytes = kMaxSlotsPerLaunch * sizeof(PlanSlot);
+constexpr std::size_t kFlagBytes = kMaxFragmentsPerLaunch * sizeof(std::uint32_t);
+constexpr std::size_t kSumBytes = kMaxSumsPerLaunch * sizeof(std::uint64_t);
+constexpr std::size_t kTransferBytes = kFragmentBytes + kSlotBytes + kFlagBytes + kSumBytes;
+
+std::uint64_t nonce_of(std::uint32_t sequence, std::size_t number) {
+  return (std::uint64_t{sequence} << 32 | number) * 0x9E3779B97F4A7C15ull | 1;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TransferPool>> TransferPool::create(std::shared_ptr<Context> context, std::uint32_t count) {
+  std::unique_ptr<TransferPool> pool(new TransferPool(std::move(context)));
+  ORBITKV_RETURN_IF_ERROR(pool->fill(count));
+  return pool;
+}
+
+Status TransferPool::fill(std::uint32_t count) {
+  Scope scope(*context_);
+  const Driver& d = context_->driver();
+  ORBITKV_RETURN_IF_ERROR(status_of(
+      d, "cuMemHostAlloc", d.cuMemHostAlloc(&host_, count * kTransferBytes, kHostAllocPortable | kHostAllocDeviceMap)));
+  CuPtr device = 0;
+  ORBITKV_RETURN_IF_ERROR(
+      status_of(d, "cuMemHostGetDevicePointer", d.cuMemHostGetDevicePointer(&device, host_, 0)));
+  ORBITKV_RETURN_IF_ERROR(status_of(d, "cuMemAlloc", d.cuMemAlloc(&counters_, count * kFlagBytes)));
+  const std::vector<std::uint32_t> zeros(count * kMaxFragmentsPerLaunch);
+  ORBITKV_RETURN_IF_ERROR(
+      status_of(d, "cuMemcpyHtoD", d.cuMemcpyHtoD(counters_, zeros.data(), count * kFlagBytes)));
+  auto* host = static_cast<std::byte*>(host_);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::size_t at = i * kTransferBytes;
+    Transfer t;
+    const auto place = [&](auto*& pointer, CuPtr& address, std::size_t offset) {
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(host + at + offset);
+      address = device + at + offset;
+    };
+    place(t.fragments, t.device_fragments, 0);
+    place(t.slots, t.device_slots, kFragmentBytes);
+    place(t.flags, t.device_flags, kFragmentBytes + kSlotBytes);
+    place(t.sums, t.device_sums, kFragmentBytes + kSlotBytes + kFlagBytes);
+    t.counters = counters_ + i * kFlagBytes;
+    ORBITKV_RETURN_IF_ERROR(status_of(d, "cuEventCreate", d.cuEventCreate(&t.ended, kEventDisableTiming)));
+    transfers_.push_back(t);
+    Transfer& kept = transfers_.back();
+    ORBITKV_RETURN_IF_ERROR(status_of(d, "cuEventCreate", d.cuEventCreate(&kept.signalled, kEventDisableTiming)));
+  }
+  for (Transfer& t : transfers_) free_.push_back(&t);
+  return ok_status();
+}
+
+TransferPool::~TransferPool() {
+  Scope scope(*context_);
+  const Driver& d = context_->driver();
+  for (Transfer& t : transfers_) {
+    if (t.ended != nullptr) d.cuEventDestroy(t.ended);
+    if (t.signalled != nullptr) d.cuEventDestroy(t.signalled);
+  }
+  if (counters_ != 0) d.cuMemFree(counters_);
+  if (host_ != nullptr) d.cuMemFreeHost(host_);
+}
+
+// Its last thread blocks may still be leaving after all flags are up, and a stream may not
+// have looked at the flags yet: lowering them then would make it wait for ever.
+bool TransferPool::rests(const Transfer& t) const {
+  const Driver& d = context_->driver();
+  if (t.sequence == 0) return true;
+  if (d.cuEventQuery(t.ended) == kCuNotReady) return false;
+  return !t.waited_for || d.cuEventQuery(t.signalled) != kCuNotReady;
+}
+
+Transfer* TransferPool::take() {
+  auto it = std::find_if(free_.begin(), free_.end(), [&](const Transfer* t) { return rests(*t); });
+  if (it == free_.end()) return nullptr;
+  Transfer* t = *it;
+  free_.erase(it);
+  std::fill_n(t->flags, kMaxFragmentsPerLaunch, 0u);
+  if (++t->sequence == 0) t->sequence = 1;
+  t->nonce = nonce_of(t->sequence, static_cast<std::size_t>(t - transfers_.data()));
+  t->waited_for = false;
+  return t;
+}
+
+void TransferPool::give_back(Transfer* transfer) {
+  free_.push_back(transfer);
+}
+
+}  // namespace orbitkv::device::cuda

@@ -1,0 +1,57 @@
+// The memory of one launch: plan, sums and flags in pinned host memory, counters on the
+// device, and the events that say when it may serve another launch. A pool has a fixed
+// number of them for each direction. Used by one copier, from one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "device/cuda/context.h"
+#include "device/cuda/plan.h"
+
+namespace orbitkv::device::cuda {
+
+struct Transfer {
+  PlanFragment* fragments = nullptr;  // kMaxFragmentsPerLaunch
+  PlanSlot* slots = nullptr;          // kMaxSlotsPerLaunch
+  std::uint64_t* sums = nullptr;      // kMaxSumsPerLaunch
+  std::uint32_t* flags = nullptr;     // kMaxFragmentsPerLaunch
+  CuPtr device_fragments = 0, device_slots = 0, device_sums = 0, device_flags = 0;
+  CuPtr counters = 0;
+  CuEvent ended = nullptr;      // after the launch
+  CuEvent signalled = nullptr;  // after the last wait for its flags
+  bool waited_for = false;      // `signalled` was recorded
+  std::uint32_t sequence = 0;
+  std::uint64_t nonce = 0;
+
+  bool raised(std::uint32_t signal) const {
+    return __atomic_load_n(&flags[signal], __ATOMIC_ACQUIRE) == sequence;
+  }
+};
+
+class TransferPool {
+ public:
+  static Result<std::unique_ptr<TransferPool>> create(std::shared_ptr<Context> context, std::uint32_t count);
+  // Everything has ended.
+  ~TransferPool();
+
+  // Null: all are in use. Flags are down, sequence and nonce fresh.
+  Transfer* take();
+  // Its launch was seen to end, or never began; its flags may still be waited for.
+  void give_back(Transfer* transfer);
+
+ private:
+  explicit TransferPool(std::shared_ptr<Context> context) : context_(std::move(context)) {}
+  Status fill(std::uint32_t count);
+  bool rests(const Transfer& transfer) const;
+
+  const std::shared_ptr<Context> context_;
+  void* host_ = nullptr;
+  CuPtr counters_ = 0;
+  std::vector<Transfer> transfers_;
+  std::vector<Transfer*> free_;  // oldest first; may still be cooling
+};
+
+}  // namespace orbitkv::device::cuda

@@ -1,0 +1,46 @@
+// How much of a copy may be in flight, and by how many thread blocks: the smallest window
+// that fills the link for a size of fragment. More does nothing for the copy and slows
+// the compute beside it. Pure values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "device/copier.h"
+
+namespace orbitkv::device::cuda {
+
+struct Window {
+  std::uint32_t ctas = 4;
+  std::uint32_t stage_bytes = 16 * 1024;
+  std::uint32_t loads = 2, stores = 2;  // stages, a CTA
+  friend bool operator==(const Window&, const Window&) = default;
+};
+
+// Below it a stage holds several fragments, and finding them takes more blocks.
+inline constexpr std::uint64_t kSmallFragment = 4096;
+enum class SizeClass : std::uint8_t { kSmall, kLarge };
+constexpr SizeClass size_class(std::uint64_t fragment_bytes) {
+  return fragment_bytes < kSmallFragment ? SizeClass::kSmall : SizeClass::kLarge;
+}
+
+// Fragments from here on go by DMA: at full pace only where one call moves enough to hide
+// what starting it costs; at gentle pace as soon as DMA keeps up half of the link.
+inline constexpr std::uint64_t kDirectFromFull = 8 * 1024 * 1024;
+inline constexpr std::uint64_t kDirectFromGentle = 32 * 1024;
+
+// What one machine was found to need; the defaults come from an H200 on PCIe 5 x16.
+struct Windows {
+  // [direction][size class]
+  std::array<std::array<Window, 2>, 2> full{
+      {{Window{8, 8 * 1024, 2, 2}, Window{4, 16 * 1024, 2, 2}}, {Window{8, 8 * 1024, 2, 2}, Window{4, 16 * 1024, 2, 2}}}};
+  std::array<Window, 2> gentle{Window{2, 16 * 1024, 2, 1}, Window{1, 16 * 1024, 4, 2}};
+  std::uint32_t any_ctas = 32;  // of the kernels without bulk copies
+
+  const Window& of(Direction direction, CopyPace pace, std::uint64_t fragment_bytes) const {
+    const auto d = static_cast<std::size_t>(direction);
+    return pace == CopyPace::kGentle ? gentle[d] : full[d][static_cast<std::size_t>(size_class(fragment_bytes))];
+  }
+};
+
+}  // namespace orbitkv::device::cuda
