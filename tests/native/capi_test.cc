@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -254,6 +255,31 @@ TEST_F(Capi, RegistrationsEndAndWrongOnesAreNamed) {
   EXPECT_EQ(orbitkv_register(engine.client, &memory, &none, &engine.error), ORBITKV_REJECT);
   EXPECT_NE(std::string(engine.error.message).find("too short"), std::string::npos) << engine.error.message;
   EXPECT_EQ(none.value, 0u);
+}
+
+TEST_F(Capi, AForkedChildIsRefusedAndTheParentGoesOn) {
+  const orbitkv_operation save = engine.start_save(1);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(30);
+    orbitkv_operation taken[4];
+    orbitkv_lease lease = {};
+    std::uint32_t hits = 0;
+    int wrong = orbitkv_ping(engine.client, nullptr) != ORBITKV_REJECT;
+    wrong += orbitkv_query_prefetch(engine.client, &engine.query, &hits, &lease, nullptr) != ORBITKV_REJECT;
+    wrong += orbitkv_take_completed(engine.client, taken, 4) != 0;
+    wrong += orbitkv_peer_alive(engine.client);
+    orbitkv_drop(engine.client, save);
+    orbitkv_destroy(engine.client);
+    _exit(wrong);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(engine.wait(save).success);
+  EXPECT_TRUE(engine.readable());
+  EXPECT_EQ(orbitkv_ping(engine.client, &engine.error), ORBITKV_OK) << engine.error.message;
 }
 
 TEST_F(Capi, ADeadManagerIsAnAnswer) {
