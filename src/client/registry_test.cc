@@ -53,7 +53,7 @@ TEST(Registry, LayersKeepTheEnginesOrderAndComponentsStandTogether) {
   }
   // "layer b" was named first: it is layer 0; its component 0 was the second entry.
   EXPECT_EQ(group->geometry.fragments[0].base, memory.bytes.data() + 4096);
-  EXPECT_EQ(group->layout.slot_bytes, 64 + 4 * 128u);
+  EXPECT_EQ(group->layout.slot_bytes, 128 + 4 * 128u);
   EXPECT_EQ((*entry)->rank.groups.size(), 1u);
   EXPECT_EQ((*entry)->group(GroupId(1)), nullptr);
 }

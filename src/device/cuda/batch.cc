@@ -34,7 +34,7 @@ Status Batch::check_slots(const GroupCopy& copy) const {
     if (slot.block >= copy.group->num_blocks)
       return reject(format_text("block %u of a copy batch is outside the %u registered blocks", slot.block,
                                 copy.group->num_blocks));
-    if (slot.image == nullptr || reinterpret_cast<std::uintptr_t>(slot.image) % model::kSlotAlign != 0)
+    if (slot.image == nullptr || reinterpret_cast<std::uintptr_t>(slot.image) % model::kImageAlign != 0)
       return bug(format_text("the slot image for block %u is not aligned", slot.block));
   }
   return ok_status();

@@ -13,6 +13,7 @@
 #include "device/cuda/host_memory.h"
 #include "device/cuda/plan_builder.h"
 #include "device/cuda/transfer.h"
+#include "device/cuda/windows.h"
 
 namespace orbitkv::device::cuda {
 
@@ -62,6 +63,7 @@ class Batch {
   // Everything that is planned stands on the queues.
   bool all_launched() const { return rounds_done_ && next_launch == launches.size(); }
 
+  Windows windows;  // as they were when the batch began
   CopyStats stats;
   Status failure = ok_status();
   std::vector<LaunchPlan> launches;  // of the present round

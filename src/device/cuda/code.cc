@@ -91,8 +91,8 @@ Result<std::vector<char>> compile(const Nvrtc& nvrtc, int major, int minor) {
 Result<CuModule> load_module(const Driver& driver, int major, int minor) {
   CuModule module = nullptr;
   std::string why = "this build has no GPU code (it was built without nvcc)";
-  if (kFatbin != nullptr) {
-    const CuResult code = driver.cuModuleLoadData(&module, kFatbin);
+  if (const char* image = kFatbin) {
+    const CuResult code = driver.cuModuleLoadData(&module, image);
     if (code == kCuSuccess) return module;
     why = driver_error(driver, "cuModuleLoadData", code).message();
   }

@@ -91,6 +91,7 @@ class CudaCopier final : public Copier {
     ORBITKV_ASSIGN_OR_RETURN(auto opened, Batch::open(std::move(batch), *parts_->slabs, options_.verify));
     const CopyTicket ticket{next_ticket_++};
     Batch& b = *batches_.emplace(ticket.value, std::move(opened)).first->second;
+    b.windows = parts_->windows();
     Scope scope(*parts_->context);
     if (b.ready()) note(b, queues_->wait_for(b.direction(), b.ready().event()));
     b.ready() = Fence();
@@ -130,7 +131,7 @@ class CudaCopier final : public Copier {
     PlanRules rules;
     rules.has_bulk = parts_->context->kernels().bulk != nullptr;
     rules.one_turn_a_launch = !queues_->signals_layers() && !b.events().empty();
-    rules.stage_bytes = parts_->windows.of(b.direction(), options_.pace, b.typical_fragment()).stage_bytes;
+    rules.stage_bytes = b.windows.of(b.direction(), options_.pace, b.typical_fragment()).stage_bytes;
     return rules;
   }
 
@@ -190,9 +191,9 @@ class CudaCopier final : public Copier {
   }
 
   Window window_for(const Batch& b, const LaunchPlan& plan) const {
-    Window window = parts_->windows.of(b.direction(), options_.pace, b.typical_fragment());
+    Window window = b.windows.of(b.direction(), options_.pace, b.typical_fragment());
     const bool bulk = plan.width == Width::kBulk && parts_->context->kernels().bulk != nullptr;
-    if (!bulk) window.ctas = parts_->windows.any_ctas;
+    if (!bulk) window.ctas = b.windows.any_ctas;
     return window;
   }
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "device/copier.h"
@@ -20,7 +21,18 @@ namespace orbitkv::device::cuda {
 struct DeviceParts {
   std::shared_ptr<Context> context;
   std::shared_ptr<SlabTable> slabs;
-  Windows windows;
+
+  // The defaults until the machine has been measured.
+  Windows windows() const {
+    std::lock_guard lock(mutex);
+    return windows_now;
+  }
+  void set_windows(const Windows& windows) {
+    std::lock_guard lock(mutex);
+    windows_now = windows;
+  }
+  mutable std::mutex mutex;
+  Windows windows_now;
 };
 
 Result<std::unique_ptr<Copier>> make_cuda_copier(std::shared_ptr<DeviceParts> parts, const CopierOptions& options,

@@ -2,11 +2,14 @@
 
 #include <map>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "device/cuda/cuda_copier.h"
+#include "device/cuda/tuner.h"
 
 namespace orbitkv::device::cuda {
 namespace {
@@ -56,6 +59,10 @@ class CudaDevice final : public Device {
       : options_(options), parts_(std::make_shared<DeviceParts>()), events_(context) {
     parts_->slabs = std::make_shared<SlabTable>(context, options.register_slabs);
     parts_->context = std::move(context);
+    if (options.tunes) tuner_ = std::thread([this] { tune(); });
+  }
+  ~CudaDevice() override {
+    if (tuner_.joinable()) tuner_.join();
   }
 
   std::string identity() const override { return parts_->context->identity(); }
@@ -69,13 +76,32 @@ class CudaDevice final : public Device {
   }
 
  private:
+  void tune();
   Status check_address(const std::byte* at) const;
   Status check_stream(StreamHandle stream, CuContext callers) const;
 
   const CudaDeviceOptions options_;
   const std::shared_ptr<DeviceParts> parts_;
   EventPool events_;
+  std::thread tuner_;
 };
+
+// What an earlier process found, or a measurement beside whatever the engine does now.
+void CudaDevice::tune() {
+  const std::string path = windows_path(*parts_->context);
+  if (!path.empty()) {
+    if (const auto known = read_windows(path)) return parts_->set_windows(*known);
+  }
+  const auto measured = measure_windows(parts_->context);
+  if (!measured.ok()) {
+    ORBITKV_INFO("copy windows of %s stay at their defaults: %s", identity().c_str(),
+                 measured.error().message().c_str());
+    return;
+  }
+  parts_->set_windows(*measured);
+  if (const Status kept = write_windows(path, *measured); !path.empty() && !kept.ok())
+    ORBITKV_INFO("copy windows were not kept: %s", kept.error().message().c_str());
+}
 
 // ---- pages ----
 
@@ -197,7 +223,7 @@ Result<std::shared_ptr<Device>> open_cuda_device(const std::string& name) {
   ORBITKV_ASSIGN_OR_RETURN(auto context, find_context(*driver, name));
   auto& known = open[context->identity()];
   if (auto device = known.lock()) return device;
-  std::shared_ptr<Device> device = std::make_shared<CudaDevice>(std::move(context), CudaDeviceOptions{});
+  std::shared_ptr<Device> device = std::make_shared<CudaDevice>(std::move(context), CudaDeviceOptions{.tunes = true});
   known = device;
   return device;
 }

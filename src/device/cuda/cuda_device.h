@@ -21,6 +21,7 @@ struct CudaDeviceOptions {
   bool register_slabs = true;    // false: every copy bounces
   bool wait_values = true;       // false: as on a driver without them
   bool batched_dma = true;       // false: as on a driver older than CUDA 12.8
+  bool tunes = false;            // measures its windows in the background (open_cuda_device does)
   ByteCount bounce = 16 * kMiB;  // the bounce buffer, each direction
 };
 Result<std::shared_ptr<Device>> make_cuda_device(const Driver& driver, CuDevice ordinal,

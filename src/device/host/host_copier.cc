@@ -18,7 +18,7 @@ namespace {
 constexpr auto kRawEncoding = static_cast<std::uint16_t>(model::Encoding::kRaw);
 
 bool aligned(std::uint64_t value) {
-  return value % model::kSlotAlign == 0;
+  return value % model::kImageAlign == 0;
 }
 bool aligned(const std::byte* at) {
   return aligned(reinterpret_cast<std::uintptr_t>(at));
