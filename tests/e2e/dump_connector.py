@@ -142,7 +142,8 @@ class DumpConnector(OrbitKVConnector):
         return report
 
     def _page(self, block):
-        return b"".join(view[block].contiguous().view(torch.uint8).numpy().tobytes() for view in self._views)
+        views = [view[block].contiguous().view(torch.uint8).cpu() for view in self._views]
+        return b"".join(view.numpy().tobytes() for view in views)
 
     def _dump(self, kind, keys, blocks):
         directory = os.environ.get("ORBITKV_TEST_DUMP")
