@@ -60,7 +60,7 @@ Status Attachment::greet() {
 }
 
 void Attachment::lose() {
-  lost_.store(true, std::memory_order_release);
+  lost_.store(true);  // in one order with what executors count
   channel_->wake_waiters();
 }
 

@@ -57,7 +57,7 @@ class Attachment {
   shm::Socket& socket() { return socket_; }
   const shm::Peer& peer() const { return peer_; }
   Epoch epoch() const { return hello_.epoch; }
-  bool lost() const { return lost_.load(std::memory_order_acquire); }
+  bool lost() const { return lost_.load(); }
   // False until every registration of the process stands in this session.
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   void set_ready() { ready_.store(true, std::memory_order_release); }

@@ -14,6 +14,7 @@
 #include "client/executor.h"
 #include "client/io_thread.h"
 #include "client/submit.h"
+#include "device/cuda/cuda_device.h"
 #include "shm/bootstrap.h"
 
 namespace orbitkv::client {
@@ -62,11 +63,6 @@ Result<device::CopierOptions> copier_options(const Options& options) {
   return out;
 }
 
-// Stands in for device::cuda::open_cuda_device() of device/cuda/cuda_device.h.
-Result<std::shared_ptr<device::Device>> open_cuda(const std::string& name) {
-  return reject("device '" + name + "': this build has no GPU copier");
-}
-
 const Error& forked() {
   static const Error error = reject("this process was forked from the client's; open a new client here");
   return error;
@@ -94,7 +90,7 @@ struct Client::Impl {
   const Options options;
   const int forks = g_forks.load();
   const std::unique_ptr<Trace> trace;  // null: off
-  Devices devices{open_cuda};
+  Devices devices{device::cuda::open_cuda_device};
   Link link;  // its slabs are the devices' too
   OperationTable operations;
   Registry registry;

@@ -56,13 +56,13 @@ bool CopyQueue::advance(Transfer& transfer) {
 // A thread that spins takes a mutex again before one that sleeps on it is awake: callers
 // spin as well, and the executor lets them pass.
 bool CopyQueue::advance_first(Transfer& transfer) {
-  callers_.fetch_add(1, std::memory_order_relaxed);
-  std::unique_lock turn(turn_, std::defer_lock);
-  for (int i = 0; i < kTriesBeforeLock && !turn.owns_lock(); ++i) {
-    if (!turn.try_lock()) rt::spin_pause();
+  std::unique_lock turn(turn_, std::try_to_lock);
+  if (!turn.owns_lock()) {
+    callers_.fetch_add(1, std::memory_order_relaxed);
+    for (int i = 0; i < kTriesBeforeLock && !turn.try_lock(); ++i) rt::spin_pause();
+    if (!turn.owns_lock()) turn.lock();
+    callers_.fetch_sub(1, std::memory_order_relaxed);
   }
-  if (!turn.owns_lock()) turn.lock();
-  callers_.fetch_sub(1, std::memory_order_relaxed);
   return advance_in_turn(transfer);
 }
 
@@ -168,6 +168,8 @@ bool CopyQueue::poll_batch(Transfer& t) {
 }
 
 void CopyQueue::end_batch(Transfer& t, const device::CopyEnd& end) {
+  // The pages stay lent and the grants claimed: the Manager quarantines when the process ends.
+  if (!end.proven) return;
   t.ticket.reset();
   t.stats.bytes += end.stats.bytes;
   t.stats.fragments += end.stats.fragments;

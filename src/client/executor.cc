@@ -32,14 +32,13 @@ void Executor::stop() {
 }
 
 void Executor::enter(std::uint32_t transfers) {
-  std::lock_guard lock(mutex_);
-  open_ += transfers;
+  open_.fetch_add(transfers);
 }
 
 void Executor::leave(std::uint32_t transfers) {
+  if (open_.fetch_sub(transfers) != transfers || waiters_.load() == 0) return;
   std::lock_guard lock(mutex_);
-  open_ -= transfers;
-  if (open_ == 0) empty_.notify_all();
+  empty_.notify_all();
 }
 
 void Executor::add(std::unique_ptr<Transfer> transfer) {
@@ -60,7 +59,9 @@ void Executor::start_here(std::unique_ptr<Transfer> transfer) {
 
 void Executor::wait_empty() {
   std::unique_lock lock(mutex_);
-  empty_.wait(lock, [&] { return open_ == 0 || stop_; });
+  waiters_.fetch_add(1);
+  empty_.wait(lock, [&] { return open_.load() == 0 || stop_; });
+  waiters_.fetch_sub(1);
 }
 
 bool Executor::take_incoming() {

@@ -57,7 +57,9 @@ class Executor final : public Helper {
   std::condition_variable work_;   // for the thread
   std::condition_variable empty_;  // for wait_empty()
   std::vector<std::unique_ptr<Transfer>> incoming_;
-  std::uint32_t open_ = 0;
+  // In one order with Attachment::lost(): who announces after a session was lost sees it
+  // lost, and who announced before is waited for.
+  std::atomic<std::uint32_t> open_{0}, waiters_{0};
   bool stop_ = false;
   std::atomic<bool> on_channel_{false};               // the thread sleeps there
   std::vector<std::unique_ptr<Transfer>> transfers_;  // of the thread

@@ -19,6 +19,9 @@ void end(Part& part, TransferOutcome outcome) {
   part.outcome = std::move(outcome);
 }
 
+// Of small parts the memory is kept.
+constexpr std::size_t kSpareSlots = 256;
+
 bool in_bank(std::uint32_t offset, std::uint32_t bytes) {
   return offset <= limits::kPlanBankBytes && bytes <= limits::kPlanBankBytes - offset;
 }
@@ -109,6 +112,7 @@ Status GrantRunner::check_plan(const Part& part, const model::Plan& plan) const 
 
 Result<bool> GrantRunner::locate(Attachment& link, Part& part, const model::Plan& plan) {
   const std::uint64_t slot_bytes = part.group->layout.slot_bytes;
+  if (part.slots.capacity() == 0) part.slots.swap(spare_);
   part.slots.clear();
   part.slots.reserve(plan.entries.size());
   part.images.clear();
@@ -194,6 +198,7 @@ TransferOutcome GrantRunner::encode_result(const Part& part, const Status& copie
 
 void GrantRunner::finish(Attachment& link, Part& part, const Status& copied) {
   const TransferOutcome outcome = encode_result(part, copied);
+  if (!part.traced && part.slots.size() <= kSpareSlots) part.slots.swap(spare_);
   if (!bytes_.empty()) link.channel().write_bank(part.fields.result_offset, bytes_);
   const Code code = outcome.success ? Code::kOk : Code::kRecompute;
   link.channel().write_client_result(part.ref.record, code, static_cast<std::uint32_t>(bytes_.size()),

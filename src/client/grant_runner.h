@@ -35,6 +35,7 @@ class GrantRunner {
   void decline(Attachment& link, const Part& part, const Error& why);
 
   const Duration slab_wait_;
+  std::vector<device::SlotCopy> spare_;  // of a part that has ended
   wire::Buffer bytes_;
 };
 

@@ -17,6 +17,12 @@ constexpr Duration kSaveGrantWithin = seconds(10);
 // The Manager admits limits::kRestoresPerDevice: a longer restore has some reaped before
 // the last are asked for. With layer events it is one transfer.
 constexpr std::size_t kPartsPerTransfer = 64;
+
+void withdraw_all(Attachment& link, const std::vector<std::unique_ptr<Transfer>>& transfers) {
+  for (const auto& transfer : transfers)
+    for (const Part& part : transfer->parts)
+      if (part.state == PartState::kAsked) link.withdraw(part.ref);
+}
 }  // namespace
 
 // An entry that stays, and places in its executor's count, until transfers have taken them.
@@ -71,15 +77,25 @@ Submitter::Request Submitter::new_request(model::PlanKind kind, std::uint64_t re
   return request;
 }
 
-void Submitter::add_part(Request& request, GroupId group, std::span<const std::uint32_t> blocks,
-                         const Ask& ask) {
-  Part part;
+Transfer& Submitter::new_transfer(Request& request) {
+  request.transfers.push_back(std::make_unique<Transfer>());
+  Transfer& transfer = *request.transfers.back();
+  transfer.kind = request.kind;
+  transfer.called = request.called;
+  return transfer;
+}
+
+Part& Submitter::new_part(Request& request, GroupId group, std::span<const std::uint32_t> blocks) {
+  const std::size_t most = request.events.empty() ? kPartsPerTransfer : limits::kRestoresPerDevice;
+  const bool full = request.transfers.empty() || request.transfers.back()->parts.size() == most;
+  Transfer& transfer = full ? new_transfer(request) : *request.transfers.back();
+  Part& part = transfer.parts.emplace_back();
   part.kind = request.kind;
   part.group_id = group;
   part.blocks.assign(blocks.begin(), blocks.end());
   part.traced = request.called.ns != 0;
-  request.parts.push_back(std::move(part));
-  request.asks.push_back(ask);
+  ++request.parts;
+  return part;
 }
 
 Status Submitter::save(RegistrationHandle registration, std::span<const SaveGroup> groups,
@@ -92,8 +108,8 @@ Status Submitter::save(RegistrationHandle registration, std::span<const SaveGrou
     const std::size_t step = wire::publish_blocks_per_frame();
     for (std::size_t at = 0; at < group.blocks.size(); at += step) {
       const std::size_t n = std::min(step, group.blocks.size() - at);
-      add_part(request, GroupId(group.group), group.blocks.subspan(at, n),
-               {group.hashes.subspan(at, n), {}, 0});
+      Part& part = new_part(request, GroupId(group.group), group.blocks.subspan(at, n));
+      part.hashes = group.hashes.subspan(at, n);
     }
   }
   return run(registration, std::move(request), out);
@@ -108,40 +124,33 @@ Status Submitter::restore(RegistrationHandle registration, std::span<const Load>
     const std::size_t step = wire::restore_blocks_per_frame();
     for (std::size_t at = 0; at < load.blocks.size(); at += step) {
       const std::size_t n = std::min(step, load.blocks.size() - at);
-      add_part(request, GroupId(load.group), load.blocks.subspan(at, n),
-               {{}, load.lease, static_cast<std::uint32_t>(at)});
+      Part& part = new_part(request, GroupId(load.group), load.blocks.subspan(at, n));
+      part.lease = load.lease;
+      part.first = static_cast<std::uint32_t>(at);
     }
   }
-  if (!request.events.empty() && request.parts.size() > limits::kRestoresPerDevice)
+  if (!request.events.empty() && request.parts > limits::kRestoresPerDevice)
     return reject(
-        format_text("a restore with layer events of %zu parts; at most %u are allowed, start several",
-                    request.parts.size(), limits::kRestoresPerDevice));
+        format_text("a restore with layer events of %u parts; at most %u are allowed, start several",
+                    request.parts, limits::kRestoresPerDevice));
   return run(registration, std::move(request), out);
 }
 
-Result<Submitter::Transfers> Submitter::plan(Entry& entry, Request& request) const {
+Status Submitter::prepare(Entry& entry, Request& request) {
   ORBITKV_ASSIGN_OR_RETURN(auto events, events_by_turn(entry, request.events));
-  for (Part& part : request.parts) {
-    part.entry = &entry;
-    part.group = entry.group(part.group_id);
-    if (!part.group) return reject(format_text("group %u is not registered", part.group_id.value));
-  }
-  const std::size_t step = events.empty() ? kPartsPerTransfer : limits::kRestoresPerDevice;
-  Transfers transfers;
-  for (std::size_t at = 0; at < request.parts.size() || (at == 0 && !events.empty()); at += step) {
-    auto transfer = std::make_unique<Transfer>();
+  if (request.transfers.empty() && !events.empty()) new_transfer(request);
+  for (auto& transfer : request.transfers) {
     transfer->entry = &entry;
-    transfer->kind = request.kind;
-    transfer->called = request.called;
+    for (Part& part : transfer->parts) {
+      part.entry = &entry;
+      part.group = entry.group(part.group_id);
+      if (!part.group) return reject(format_text("group %u is not registered", part.group_id.value));
+    }
     ORBITKV_ASSIGN_OR_RETURN(transfer->ready, entry.device->fence({request.ready_stream}));
-    const auto first = request.parts.begin() + static_cast<std::ptrdiff_t>(at);
-    const auto n = static_cast<std::ptrdiff_t>(std::min(step, request.parts.size() - at));
-    transfer->parts.assign(std::move_iterator(first), std::move_iterator(first + n));
     transfer->stamp(&OperationReport::readiness_ns);
-    transfers.push_back(std::move(transfer));
   }
-  if (!events.empty()) transfers.front()->events = std::move(events);
-  return transfers;
+  if (!events.empty()) request.transfers.front()->events = std::move(events);
+  return ok_status();
 }
 
 // ---- commands ----
@@ -153,42 +162,42 @@ Status Submitter::run(RegistrationHandle registration, Request request, Operatio
   // Before the link: nobody waits for the registry while holding a session.
   ORBITKV_ASSIGN_OR_RETURN(Entry * entry, hold_entry(registration));
   Held held(*entry);
-  const auto parts = static_cast<std::uint32_t>(request.parts.size());
-  ORBITKV_ASSIGN_OR_RETURN(Transfers transfers, plan(*entry, request));
-  held.announce(static_cast<std::uint32_t>(transfers.size()));
+  ORBITKV_RETURN_IF_ERROR(prepare(*entry, request));
+  const auto count = static_cast<std::uint32_t>(request.transfers.size());
+  held.announce(count);
   auto link = link_.use();
   if (!link) return reconnect("no Manager is attached");
-  ORBITKV_ASSIGN_OR_RETURN(const auto refs, link->reserve(parts));
-  out =
-      operations_.open(static_cast<std::uint32_t>(transfers.size()), entry->gpu ? entry->executor : nullptr);
+  ORBITKV_ASSIGN_OR_RETURN(const auto refs, link->reserve(request.parts));
+  out = operations_.open(count, entry->gpu ? entry->executor : nullptr);
+  const TimePoint deadline = monotonic_now() + grant_within(request.kind);
   std::size_t next = 0;
-  for (auto& transfer : transfers) {
+  for (auto& transfer : request.transfers) {
     transfer->handle = out;
     transfer->link = link.get();
-    transfer->deadline = monotonic_now() + grant_within(request.kind);
+    transfer->deadline = deadline;
     for (Part& part : transfer->parts) part.ref = refs[next++];
   }
-  Status sent = send_all(*link.get(), std::move(transfers), request.asks, held);
+  Status sent = send_all(*link.get(), request.transfers, held);
   if (!sent.ok()) operations_.forget(out);
   return sent;
 }
 
 // An Error: the first command was not taken, and so none was sent. A later part that is
 // refused ends without the others.
-Status Submitter::send_all(Attachment& link, Transfers transfers, std::span<const Ask> asks, Held& held) {
-  std::size_t next = 0;
+Status Submitter::send_all(Attachment& link, Transfers& transfers, Held& held) {
+  bool first = true;
   for (auto& transfer : transfers) {
     for (Part& part : transfer->parts) {
-      const std::size_t i = next++;
-      Status sent = send(link, part, asks[i]);
-      if (sent.ok()) continue;
-      part.state = PartState::kEnded;
-      part.outcome = {false, 0, sent.error().message()};
-      if (i > 0) continue;
-      for (auto& other : transfers)
-        for (Part& unsent : other->parts)
-          if (unsent.state == PartState::kAsked) link.withdraw(unsent.ref);
-      return sent;
+      Status sent = send(link, part);
+      if (!sent.ok()) {
+        part.state = PartState::kEnded;
+        part.outcome = {false, 0, sent.error().message()};
+        if (first) {
+          withdraw_all(link, transfers);
+          return sent;
+        }
+      }
+      first = false;
     }
     transfer->stamp(&OperationReport::dispatched_ns);
     Executor& executor = *transfer->entry->executor;
@@ -202,18 +211,18 @@ Status Submitter::send_all(Attachment& link, Transfers transfers, std::span<cons
   return ok_status();
 }
 
-Status Submitter::send(Attachment& link, const Part& part, const Ask& ask) {
+Status Submitter::send(Attachment& link, const Part& part) {
   const RegistrationId registration(part.entry->registration.load());
   const auto blocks = std::as_bytes(std::span(part.blocks));
   const bool save = part.kind == model::PlanKind::kSave;
   const auto encode = [&](wire::Buffer& frame) {
     if (save)
       wire::encode(wire::PublishRequest{registration, part.group_id, part.ref.operation, part.ref.record,
-                                        blocks, ask.hashes},
+                                        blocks, part.hashes},
                    frame);
     else
-      wire::encode(wire::RestoreRequest{registration, part.ref.operation, part.ref.record, ask.lease,
-                                        ask.first, blocks},
+      wire::encode(wire::RestoreRequest{registration, part.ref.operation, part.ref.record, part.lease,
+                                        part.first, blocks},
                    frame);
   };
   auto reply = link.call(save ? wire::Opcode::kPublish : wire::Opcode::kRestore, encode, options_.timeout_ms);

@@ -32,32 +32,26 @@ class Submitter {
 
  private:
   using Transfers = std::vector<std::unique_ptr<Transfer>>;
-  // What the command of a part says beside the part.
-  struct Ask {
-    std::span<const BlockHash> hashes;  // save
-    LeaseId lease;                      // restore
-    std::uint32_t first = 0;            // restore: block of the lease
-  };
   struct Request {
     model::PlanKind kind = model::PlanKind::kSave;
     std::uint64_t ready_stream = kNoStream;
     std::span<const LayerEvent> events;
     TimePoint called;  // 0: not traced
-    std::vector<Part> parts;
-    std::vector<Ask> asks;  // one a part
+    std::uint32_t parts = 0;
+    Transfers transfers;
   };
   class Held;
 
   Request new_request(model::PlanKind kind, std::uint64_t ready_stream) const;
-  static void add_part(Request& request, GroupId group, std::span<const std::uint32_t> blocks,
-                       const Ask& ask);
+  static Transfer& new_transfer(Request& request);
+  static Part& new_part(Request& request, GroupId group, std::span<const std::uint32_t> blocks);
   Result<Entry*> hold_entry(RegistrationHandle registration);
   Status run(RegistrationHandle registration, Request request, OperationHandle& out);
   // Everything but records and handles.
-  Result<Transfers> plan(Entry& entry, Request& request) const;
-  Status send_all(Attachment& link, Transfers transfers, std::span<const Ask> asks, Held& held);
+  static Status prepare(Entry& entry, Request& request);
+  Status send_all(Attachment& link, Transfers& transfers, Held& held);
   // An Error: the Manager never took the part, and its record is free again.
-  Status send(Attachment& link, const Part& part, const Ask& ask);
+  Status send(Attachment& link, const Part& part);
   bool small(const Transfer& transfer) const;
   Duration grant_within(model::PlanKind kind) const;
 

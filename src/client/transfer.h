@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,10 @@ struct Part {
   model::PlanKind kind = model::PlanKind::kSave;
   RecordRef ref;
   std::vector<std::uint32_t> blocks;  // engine blocks asked for, in order; kHole = none
+  // What its command says beside: the caller's, until it has been sent.
+  std::span<const BlockHash> hashes;  // save
+  LeaseId lease;                      // restore
+  std::uint32_t first = 0;            // restore: block of the lease
   bool traced = false;
 
   PartState state = PartState::kAsked;

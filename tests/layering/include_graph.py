@@ -28,6 +28,7 @@ ARROWS = {
     "src/cache": {"src/base", "src/mem", "src/model"},
     "src/client": {
         "include", "src/base", "src/wire", "src/model", "src/rt", "src/shm", "src/mem", "src/device", "src/device/host",
+        "src/device/cuda",
     },
     "src/capi": {"include", "src/base"},
     # No device: the Manager never touches one.
@@ -38,7 +39,7 @@ ARROWS = {
     "examples": {"include"},
     "bench": {
         "include", "src/base", "src/wire", "src/model", "src/rt", "src/mem", "src/shm", "src/device",
-        "src/device/host", "src/cache", "src/client", "src/daemon",
+        "src/device/host", "src/device/cuda", "src/cache", "src/client", "src/daemon",
     },
 }
 
