@@ -6,6 +6,7 @@
 
 #include "bench/alloc.h"
 #include "bench/channel.h"
+#include "bench/copy_gpu.h"
 #include "bench/copy_host.h"
 #include "bench/footprint.h"
 #include "bench/harness.h"
@@ -19,13 +20,24 @@ struct Bench {
   const char* name;
   int (*run)(const Options& options);
 };
+int run_copy_bench(const Options& options) {
+  return options.on_gpu() ? run_copy_gpu_bench(options) : run_copy_host_bench(options);
+}
+
 constexpr std::array kBenches = {
-    Bench{"channel", run_channel_bench}, Bench{"copy", run_copy_host_bench},
+    Bench{"channel", run_channel_bench}, Bench{"copy", run_copy_bench},
     Bench{"alloc", run_alloc_bench},     Bench{"query", run_query_bench},
     Bench{"restore", run_restore_bench}, Bench{"publish", run_publish_bench},
     Bench{"idle", run_idle_bench},       Bench{"memory", run_memory_bench},
     Bench{"attach", run_attach_bench},
 };
+
+// A failure says more than a bench that could not run, that more than one that did.
+int worse(int a, int b) {
+  for (const int status : {a, b})
+    if (status != 0 && status != kSkipped) return status;
+  return std::max(a, b);
+}
 
 }  // namespace
 
@@ -41,12 +53,15 @@ int run(const Flags& flags, const char* self) {
   options.runs = static_cast<int>(std::clamp(flags.runs, 1u, 1000u));
   options.only_case = flags.only;
   options.self = self;
+  options.device = flags.device;
+  options.file = flags.file;
+  options.window = flags.window;
   int status = 0;
   bool known = false;
   for (const Bench& bench : kBenches) {
     if (flags.name != "all" && flags.name != bench.name) continue;
     known = true;
-    status = std::max(status, bench.run(options));
+    status = worse(status, bench.run(options));
   }
   if (known && status == 0 && reports() == 0) {
     std::fprintf(stderr, "bench %s has no case \"%s\"; run it without --case to see their names\n",

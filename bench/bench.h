@@ -11,11 +11,14 @@ struct Flags {
   std::string only;  // one case, empty = all
   std::uint32_t runs = 5;
   bool json = false;
+  std::string device = "cpu:0";  // copy, restore, publish: where pages lie
+  std::string file;              // replay: the trace
+  std::string window;            // copy on a GPU
 };
 
 std::string names();
 // `self` is the path of this binary: benches start their Manager from it. Exit
-// status 0 only if every byte was right.
+// status 0 only if every byte was right; 77: this machine cannot run it (no GPU).
 int run(const Flags& flags, const char* self);
 
 }  // namespace orbitkv::bench

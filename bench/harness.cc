@@ -115,6 +115,15 @@ void add_ceiling(const Ceiling& ceiling, const std::vector<Run>& runs, bool json
   line.raw("ratio", number(ratio));
 }
 
+template <class F>
+void add_spread(const std::string& key, const std::vector<Run>& runs, Line& line, F figure) {
+  std::vector<double> values;
+  for (const Run& run : runs) values.push_back(figure(run));
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  line.raw(key + "_min", number(*least));
+  line.raw(key + "_max", number(*most));
+}
+
 }  // namespace
 
 std::string format_line(const Case& what, std::vector<Run> runs, bool json) {
@@ -126,11 +135,18 @@ std::string format_line(const Case& what, std::vector<Run> runs, bool json) {
   if (!runs.empty() && runs.front().gb_per_s) {
     line.raw("gb_per_s", number(median_of(runs, [](const Run& r) { return r.gb_per_s.value_or(0); })));
   }
+  if (what.spread && !runs.empty()) {
+    if (runs.front().gb_per_s)
+      add_spread("gb_per_s", runs, line, [](const Run& r) { return r.gb_per_s.value_or(0); });
+    else
+      add_spread("p50_us", runs, line, [](const Run& r) { return microseconds_of(r.p50); });
+  }
   if (what.bytes) line.raw("bytes", std::to_string(what.bytes->value));
   if (what.fragments) line.raw("fragments", std::to_string(*what.fragments));
   if (what.resident) line.raw("resident", std::to_string(*what.resident));
   line.raw("runs", std::to_string(runs.size()));
   if (what.ceiling) add_ceiling(*what.ceiling, runs, json, line);
+  for (const Extra& extra : what.extras) line.raw(extra.key, extra.json);
   return line.finish();
 }
 

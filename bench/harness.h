@@ -17,12 +17,24 @@ namespace orbitkv::bench {
 
 // How every `orbitkv bench X` is called.
 struct Options {
-  bool json = false;      // one object a line on stdout; else aligned text
-  int runs = 5;           // figures are medians over the runs
-  std::string only_case;  // empty: all cases
-  std::string self;       // path of this binary, for benches that start their Manager from it
-  bool wants(std::string_view name) const { return only_case.empty() || only_case == name; }
+  bool json = false;             // one object a line on stdout; else aligned text
+  int runs = 5;                  // figures are medians over the runs
+  std::string only_case;         // empty: all cases
+  std::string self;              // path of this binary, for benches that start their Manager from it
+  std::string device = "cpu:0";  // where pages lie: "cpu:0" or "cuda:<number>"
+  std::string file;              // replay: the trace
+  std::string window;            // copy on a GPU: this window instead of the tuned ones
+  bool on_gpu() const { return device.starts_with("cuda"); }
+  // A name that ends with * stands for all that begin so.
+  bool wants(std::string_view name) const {
+    if (only_case.ends_with('*')) return name.starts_with(only_case.substr(0, only_case.size() - 1));
+    return only_case.empty() || only_case == name;
+  }
 };
+
+// Exit status of a bench that this machine cannot run (no driver, no such GPU). The reason
+// is one line on stderr.
+inline constexpr int kSkipped = 77;
 
 // Cores this process may run on, as found at the first call (before anything is pinned).
 // Both sides of a two-process bench are pinned to different ones: bench to cpus[0], the
@@ -60,6 +72,12 @@ struct Ceiling {
   Unit unit = Unit::kMicroseconds;
 };
 
+// A further figure of a line, as JSON.
+struct Extra {
+  std::string key;
+  std::string json;
+};
+
 struct Case {
   std::string bench;  // "channel"
   std::string name;   // "ping"
@@ -67,6 +85,8 @@ struct Case {
   std::optional<std::uint64_t> fragments;
   std::optional<std::uint64_t> resident;  // blocks
   std::optional<Ceiling> ceiling;
+  bool spread = false;  // least and most of the runs stand beside the median
+  std::vector<Extra> extras{};
 };
 
 // Medians over `runs`, as one line (JSON without spaces around separators, or text).

@@ -67,7 +67,13 @@ void add_bench(CLI::App& app, bench::Flags& flags) {
       "same run.\n" +
       std::string("Benches: ") + bench::names());
   bench->add_option("name", flags.name, "one of the benches below, or all")->required();
-  bench->add_option("--case", flags.only, "only the case of this name, as the output writes it");
+  bench->add_option("--case", flags.only, "only the case of this name, as the output writes it; a trailing * stands for the rest");
+  bench
+      ->add_option("--device", flags.device,
+                   "copy, restore, publish: where the pages lie, cpu:0 or cuda:<number>; exit status 77 without that GPU")
+      ->capture_default_str();
+  bench->add_option("--window", flags.window,
+                    "copy on a GPU: tuned, default, or ctas,stage KiB,loads,stores [tuned]");
   bench->add_option("--runs", flags.runs, "runs of each case; medians are shown")->capture_default_str();
   bench->add_flag("--json", flags.json, "one JSON object a line");
 }
