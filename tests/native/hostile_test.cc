@@ -19,8 +19,8 @@
 namespace orbitkv::test {
 namespace {
 
-constexpr std::uint64_t kHostileSlot = 128;
-constexpr std::uint64_t kHonestSlot = 64 + 4 * 4096;
+constexpr std::uint64_t kHostileSlot = 256;
+constexpr std::uint64_t kHonestSlot = 128 + 4 * 4096;
 
 // CPU time of a process so far, in clock ticks.
 std::uint64_t cpu_ticks(pid_t pid) {

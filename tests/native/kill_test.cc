@@ -12,7 +12,7 @@
 namespace orbitkv::test {
 namespace {
 
-constexpr std::uint64_t kSlotBytes = 64 + 4 * 4096;  // of shape 0
+constexpr std::uint64_t kSlotBytes = 128 + 4 * 4096;  // of shape 0
 
 struct Point {
   const char* name;

@@ -69,7 +69,7 @@ class RawSession {
   std::uint32_t slabs_offered_ = 0;
 };
 
-// One group of one small fragment: slots of 128 bytes.
+// One group of one small fragment: slots of 256 bytes.
 model::RankRegistration small_rank(std::uint8_t instance, std::uint32_t num_blocks = 32'768,
                                    const std::string& name_space = "raw");
 
