@@ -6,18 +6,20 @@ ORBITKV_TEST_LATE=1    no client before wake() (engines that are forked ready-ma
 ORBITKV_TEST_VERIFY=0  restores do not verify checksums
 ORBITKV_TEST_SABOTAGE  swap | zero: damages pages after a load
 ORBITKV_TEST_POISON=1  overwrites source pages as soon as their save has released them
+ORBITKV_TEST_HOOKS=1   layer-ready loads wait in the engine's layer hooks, as on a GPU
 """
 
 import os
 import pathlib
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from orbitkv import CacheManagerClient, ManagerUnavailableError
 from orbitkv.vllm.availability import Availability
 from orbitkv.vllm.config import instance_of
 from orbitkv.vllm.connector import OrbitKVConnector
+from orbitkv.vllm.device import HostPages
 from orbitkv.vllm.metadata import StepTasks
 from pages import write_page
 
@@ -45,6 +47,19 @@ class LateClient:
         self.__dict__.update(
             {n: getattr(client, n) for n in dir(client) if not n.startswith("__")}, real=client
         )
+
+
+class HookPages(HostPages):
+    """CPU pages that layers wait for one by one. A restore into CPU memory is done when
+    it is enqueued, so that is all there is to wait for."""
+
+    streams = True
+
+    def layer_events(self, names):
+        return []
+
+    def wait(self, name):
+        pass
 
 
 class DumpConnector(OrbitKVConnector):
@@ -78,6 +93,8 @@ class DumpConnector(OrbitKVConnector):
             side._availability = Availability(side._availability._clock, "tests", quiet=side is connector._worker)
         for connector in cls.instances:
             if connector._worker is not None:
+                if os.environ.get("ORBITKV_TEST_HOOKS"):
+                    connector._worker._spec = replace(connector._worker._spec, pages=HookPages())
                 connector._worker._ready()
 
     # ---- scheduler ----

@@ -32,6 +32,13 @@ def test_a_killed_engines_pages_are_restored_byte_exact(bed, manager, published,
     assert (count, size, wrong) == (27, 27 * 4 * 65536, 0)
 
 
+def test_every_layer_of_the_engine_waits_for_its_pages(bed, manager, published, reference, tmp_path):
+    """A layer whose hook did not come would make the verdict bad: nothing would be loaded."""
+    report, (count, _, wrong) = restored(bed, manager, tmp_path, shape="layers", ORBITKV_TEST_HOOKS="1")
+    assert tokens(report) == reference(PROMPTS)
+    assert (count, wrong, cached(report)) == (27, 0, WHOLE)
+
+
 def test_two_living_engines_share_one_manager(bed, manager, reference):
     mine, theirs = prompts(2, 200, seed=1), prompts(2, 200, seed=2)
     first = bed.start(mine, manager, hold=True)
