@@ -4,7 +4,7 @@ and a captured CUDA graph reads each layer behind its event.
 
     torch_roundtrip.py --orbitkv BIN [--device cuda:0|cpu] [--replays 1000]   (PYTHONPATH: the package)
 
-For each layout a process publishes seeded random blocks and gets SIGKILL; a new process
+A process publishes seeded random blocks of each layout and gets SIGKILL; a new process
 restores them into other blocks of fresh tensors and compares all of that memory, guards
 included. Then one graph, captured once, copies every layer's pages behind an external
 event wait; it is replayed after each of many restores of changing content, and what it
@@ -27,6 +27,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 LIMIT_S = 300
 GUARD = 0x5A
 SAVED = 40  # of the blocks of a layout; the others must stay as they are
+GRAPH_LAYOUT = "vllm-one-buffer"
 VERSIONS = 4  # contents that the graph sees in turn
 
 
@@ -90,25 +91,36 @@ def stream_of(device):
 
 
 def publish(arguments):
+    """All layouts; what was made stays alive until the process is killed."""
+    engines = [publish_one(arguments, layout) for layout in arguments.layout]
+    print(json.dumps({"published": len(engines)}), flush=True)
+    signal.pause()
+
+
+def publish_one(arguments, layout):
     from layouts import shuffled
 
-    engine = Engine(arguments, arguments.layout)
+    engine = Engine(arguments, layout)
     for version in range(arguments.versions):
         blocks = shuffled(engine.blocks, 1 + version)[:SAVED]
         engine.fill(version, blocks)
         groups = [(0, blocks, engine.keys(version))]
         handle = engine.client.save(engine.registered, groups, ready_stream=stream_of(arguments.device))
         status = engine.client.wait_save(handle, LIMIT_S)
-        if not status.success or status.blocks != SAVED:
-            raise SystemExit(f"{arguments.layout}: save: {status}")
-    print(json.dumps({"published": SAVED * arguments.versions}), flush=True)
-    signal.pause()  # until killed
+        if not status.success:
+            raise SystemExit(f"{layout}: save: {status}")
+    return engine
 
 
 def restore(arguments):
+    for layout in arguments.layout:
+        print(json.dumps(restore_one(arguments, layout)), flush=True)
+
+
+def restore_one(arguments, layout):
     from layouts import shuffled
 
-    engine = Engine(arguments, arguments.layout)
+    engine = Engine(arguments, layout)
     blocks = shuffled(engine.blocks, 1000)[:SAVED]
     for buffer in engine.memory.buffers:
         buffer.fill_(GUARD)
@@ -122,14 +134,13 @@ def restore(arguments):
         buffer.copy_(old)
     engine.fill(0, blocks)  # what the memory should look like, written by torch
     wrong = sum(int((a != b).sum()) for a, b in zip(found, engine.memory.buffers, strict=True))
-    result = {
+    return {
         "bytes": SAVED * engine.memory.block_bytes,
         "compared_bytes": sum(b.numel() for b in found),
         "wrong_bytes": wrong,
         "success": status.success,
         "message": status.message,
     }
-    print(json.dumps(result), flush=True)
 
 
 class GraphReader:
@@ -176,7 +187,7 @@ def replay(arguments):
     import torch
     from layouts import shuffled
 
-    engine = Engine(arguments, arguments.layout)
+    engine = Engine(arguments, arguments.layout[0])
     blocks = shuffled(engine.blocks, 2000)[:SAVED]
     reader = GraphReader(engine, blocks)
     expected = [reader.expected(version, blocks) for version in range(arguments.versions)]
@@ -201,11 +212,12 @@ def replay(arguments):
 # ---- the parent ----
 
 
-def child(arguments, what, socket, layout, versions=1):
+def child(arguments, what, socket, names, versions=1):
+    layouts = [word for name in names for word in ("--layout", name)]
     command = [
-        sys.executable, str(HERE / "torch_roundtrip.py"), "--child", what, "--socket", socket, "--layout", layout,
-        "--device", arguments.device, "--versions", str(versions), "--replays", str(arguments.replays),
-        "--copy-method", arguments.copy_method,
+        sys.executable, str(HERE / "torch_roundtrip.py"), "--child", what, "--socket", socket, *layouts, "--device",
+        arguments.device, "--versions", str(versions), "--replays", str(arguments.replays), "--copy-method",
+        arguments.copy_method,
     ]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -217,12 +229,12 @@ def answer(process, what):
     return json.loads(line)
 
 
-def published_and_killed(arguments, socket, layout, versions=1):
-    process = child(arguments, "publish", socket, layout, versions)
-    answer(process, f"publishing {layout}")
+def published_and_killed(arguments, socket, names, versions=1):
+    process = child(arguments, "publish", socket, names, versions)
+    answer(process, "publishing")
     process.send_signal(signal.SIGKILL)
     if process.wait(LIMIT_S) != -signal.SIGKILL:
-        raise SystemExit(f"publishing {layout}: not killed, but {process.returncode}")
+        raise SystemExit(f"publishing: not killed, but {process.returncode}")
 
 
 def run(arguments, names):
@@ -232,16 +244,15 @@ def run(arguments, names):
         os.environ["ORBITKV_BIN"] = os.path.abspath(arguments.orbitkv)
     result = {"device": arguments.device, "layouts": {}}
     with ManagerProcess(pool=arguments.pool) as manager:
+        published_and_killed(arguments, manager.socket, names)
+        process = child(arguments, "restore", manager.socket, names)
         for name in names:
-            published_and_killed(arguments, manager.socket, name)
-            process = child(arguments, "restore", manager.socket, name)
             result["layouts"][name] = found = answer(process, f"restoring {name}")
-            process.wait(LIMIT_S)
             print(f"  {name:<22}{found['bytes']:>12} bytes restored, {found['wrong_bytes']} wrong", flush=True)
+        process.wait(LIMIT_S)
         if arguments.device.startswith("cuda") and arguments.replays:
-            layout = "vllm-one-buffer"
-            published_and_killed(arguments, manager.socket, layout, VERSIONS)
-            process = child(arguments, "replay", manager.socket, layout, VERSIONS)
+            published_and_killed(arguments, manager.socket, [GRAPH_LAYOUT], VERSIONS)
+            process = child(arguments, "replay", manager.socket, [GRAPH_LAYOUT], VERSIONS)
             result["graph"] = found = answer(process, "the graph")
             process.wait(LIMIT_S)
             print(f"  graph: {found['replays']} replays, {found['wrong_replays']} wrong", flush=True)
@@ -258,7 +269,7 @@ def parse(argv=None):
     parser.add_argument("--device", default="cuda:0", help="cuda:N, or cpu:0 to try the program without a GPU")
     parser.add_argument("--layout", action="append", help="only this one; may be given again (default: all)")
     parser.add_argument("--replays", type=int, default=1000, help="of the captured graph (0: none)")
-    parser.add_argument("--pool", default="512MiB", help="of the Manager")
+    parser.add_argument("--pool", default="256MiB", help="of the Manager")
     parser.add_argument("--copy-method", default="auto", choices=["auto", "direct", "kernel"])
     parser.add_argument("--child", choices=["publish", "restore", "replay"], help=argparse.SUPPRESS)
     parser.add_argument("--socket", help=argparse.SUPPRESS)
@@ -274,8 +285,8 @@ def main():
     unknown = [name for name in names if name not in LAYOUTS]
     if unknown:
         raise SystemExit(f"unknown layout {unknown[0]}; known: {', '.join(LAYOUTS)}")
+    arguments.layout = names
     if arguments.child:
-        arguments.layout = names[0]
         {"publish": publish, "restore": restore, "replay": replay}[arguments.child](arguments)
         return 0
     return run(arguments, names)
