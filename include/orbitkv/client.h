@@ -50,7 +50,7 @@ struct Options {
   std::string copy_pace = "full";
   // JSON lines, one an operation: stages, bytes, method, geometry; bounded. Empty: off, and
   // then no clock is read. The default comes from ORBITKV_TRACE_TRANSFERS.
-  std::string trace_file;
+  std::string trace_file{};
 };
 
 // Handles of the device's own API as integers (CUstream, CUevent). Stream 0 is CUDA's

@@ -174,5 +174,30 @@ TEST(Attachment, AnOfferWithoutItsDescriptorsIsRefused) {
   EXPECT_EQ(link->slab(SlabId(1)), nullptr);
 }
 
+// A device that copies from memory which is not there any more takes the process along.
+TEST(Attachment, SlabsAreUsableFromAddToRemove) {
+  struct User final : SlabUser {
+    std::vector<std::byte*> slabs;
+    void add_slab(std::span<std::byte> slab) override {
+      EXPECT_EQ(slab.size(), FakeManager::kSlabBytes);
+      slab.back() = std::byte{7};
+      slabs.push_back(slab.data());
+    }
+    void remove_slab(std::span<std::byte> slab) override {
+      EXPECT_EQ(slab.back(), std::byte{7}) << "unmapped already";
+      EXPECT_EQ(std::erase(slabs, slab.data()), 1u);
+    }
+  } user;
+  FakeManager manager;
+  auto link = manager.attach(&user);
+  manager.offer(*link, SlabId(1));
+  manager.offer(*link, SlabId(2));
+  manager.offer(*link, SlabId(2));
+  ASSERT_EQ(user.slabs.size(), 2u) << "an offer that comes twice is mapped once";
+  EXPECT_EQ(user.slabs[0], link->slab(SlabId(1))->base());
+  link.reset();
+  EXPECT_TRUE(user.slabs.empty());
+}
+
 }  // namespace
 }  // namespace orbitkv::client

@@ -17,9 +17,10 @@ Result<std::shared_ptr<device::Device>> Devices::open(const std::string& name) {
 }
 
 Result<device::Device*> Devices::find(const std::string& name) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard one(opening_);
   if (auto known = by_name_.find(name); known != by_name_.end()) return known->second;
   ORBITKV_ASSIGN_OR_RETURN(auto opened, open(name));
+  std::lock_guard lock(mutex_);
   auto same = std::find_if(devices_.begin(), devices_.end(),
                            [&](const auto& other) { return other->identity() == opened->identity(); });
   if (same == devices_.end()) {

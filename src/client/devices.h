@@ -35,8 +35,9 @@ class Devices final : public SlabUser {
   Result<std::shared_ptr<device::Device>> open(const std::string& name);
 
   const OpenCuda open_cuda_;
-  std::mutex mutex_;
+  std::mutex opening_;  // may take a second; slabs come and go meanwhile
   std::map<std::string, device::Device*> by_name_;
+  std::mutex mutex_;  // of the rest
   std::vector<std::shared_ptr<device::Device>> devices_;
   std::vector<std::span<std::byte>> slabs_;
 };

@@ -40,9 +40,9 @@ class FakeManager {
   std::string socket() const { return directory_ + "/s/m.sock"; }
 
   // Attaches a client to this end.
-  std::unique_ptr<Attachment> attach() {
+  std::unique_ptr<Attachment> attach(SlabUser* slabs = nullptr) {
     std::thread server([this] { greet(); });
-    auto opened = Attachment::open({socket(), "test", 5000, 64});
+    auto opened = Attachment::open({socket(), "test", 5000, 64, slabs});
     server.join();
     EXPECT_TRUE(opened.ok());
     if (!opened.ok()) return nullptr;

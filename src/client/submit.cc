@@ -1,5 +1,7 @@
 #include "client/submit.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/limits.h"
@@ -17,6 +19,7 @@ constexpr Duration kSaveGrantWithin = seconds(10);
 // The Manager admits limits::kRestoresPerDevice: a longer restore has some reaped before
 // the last are asked for. With layer events it is one transfer.
 constexpr std::size_t kPartsPerTransfer = 64;
+constexpr useconds_t kRoomPauseUs = 100;
 
 void withdraw_all(Attachment& link, const std::vector<std::unique_ptr<Transfer>>& transfers) {
   for (const auto& transfer : transfers)
@@ -189,6 +192,8 @@ Status Submitter::send_all(Attachment& link, Transfers& transfers, Held& held) {
   for (auto& transfer : transfers) {
     for (Part& part : transfer->parts) {
       Status sent = send(link, part);
+      while (!sent.ok() && &transfer != &transfers.front() && wait_for_room(link, part, sent, *transfer))
+        sent = send(link, part);
       if (!sent.ok()) {
         part.state = PartState::kEnded;
         part.outcome = {false, 0, sent.error().message()};
@@ -209,6 +214,15 @@ Status Submitter::send_all(Attachment& link, Transfers& transfers, Held& held) {
       executor.add(std::move(transfer));
   }
   return ok_status();
+}
+
+// The Manager admits only so many restores; those that were started make room.
+bool Submitter::wait_for_room(Attachment& link, Part& part, const Status& sent, const Transfer& transfer) {
+  if (sent.error().code() != Code::kBusy || monotonic_now() >= transfer.deadline) return false;
+  ::usleep(kRoomPauseUs);
+  auto ref = link.reserve(1);
+  if (ref.ok()) part.ref = ref->front();
+  return ref.ok();
 }
 
 Status Submitter::send(Attachment& link, const Part& part) {

@@ -52,6 +52,8 @@ class Submitter {
   Status send_all(Attachment& link, Transfers& transfers, Held& held);
   // An Error: the Manager never took the part, and its record is free again.
   Status send(Attachment& link, const Part& part);
+  // After a refusal: true if it may be sent again, with a new record.
+  static bool wait_for_room(Attachment& link, Part& part, const Status& sent, const Transfer& transfer);
   bool small(const Transfer& transfer) const;
   Duration grant_within(model::PlanKind kind) const;
 

@@ -154,6 +154,44 @@ TEST(RoundTrip, ALeaseServesWhatItNamedAndNothingElse) {
   EXPECT_EQ(manager.settle("pool.leased", 0), 0u);
 }
 
+// More than the Manager admits at once.
+TEST(RoundTrip, OneRestoreOfManyLoads) {
+  constexpr std::uint32_t kLoads = 2 * limits::kRestoresPerDevice + 20;
+  Manager manager;
+  Shape shape;
+  shape.blocks = kLoads;
+  Engine engine({.socket = manager.socket(), .shape = shape});
+  ASSERT_EQ(engine.connect().message, "");
+  ASSERT_TRUE(engine.save(0, 1, kLoads).success);
+  ASSERT_EQ(manager.settle("blocks", kLoads), kLoads);
+  engine.wipe();
+  const auto blocks = blocks_of(0, kLoads);
+  std::vector<client::Load> loads;
+  for (std::uint32_t i = 0; i < kLoads; ++i) {
+    client::Ready ready;
+    ASSERT_TRUE(engine.lease(1 + i, 1, ready).ok());
+    loads.push_back({ready.lease, 0, std::span(blocks).subspan(i, 1)});
+  }
+  client::OperationHandle handle;
+  ASSERT_EQ(engine.client().start_restore(engine.registration(), loads, {}, handle).message, "");
+  const auto status = engine.client().wait(handle, kDoneWithinMs);
+  EXPECT_TRUE(status.success) << status.message;
+  EXPECT_EQ(status.blocks, kLoads);
+  for (std::uint32_t i = 0; i < kLoads; ++i) EXPECT_EQ(engine.wrong_bytes(i, hash_of(1 + i)), 0u) << i;
+}
+
+TEST(RoundTrip, UnknownCopyOptionsAreRefused) {
+  client::Outcome outcome;
+  client::Options options;
+  options.copy_method = "fast";
+  EXPECT_EQ(client::Client::open(options, outcome), nullptr);
+  EXPECT_NE(outcome.message.find("auto, direct and kernel"), std::string::npos) << outcome.message;
+  options.copy_method = "direct";
+  options.copy_pace = "slow";
+  EXPECT_EQ(client::Client::open(options, outcome), nullptr);
+  EXPECT_NE(outcome.message.find("gentle"), std::string::npos) << outcome.message;
+}
+
 TEST(RoundTrip, CompletionsAreToldOnceEach) {
   Manager manager;
   Engine engine({.socket = manager.socket(), .shape = {}, .inline_copies = false});
