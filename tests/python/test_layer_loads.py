@@ -78,10 +78,12 @@ def test_the_step_computes_at_least_one_token(manager):
     assert not manager.leases
 
 
-def test_a_hit_of_the_last_block_alone_loads_asynchronously(manager):
+@pytest.mark.parametrize("load", ["async", "layers"])
+def test_a_hit_of_the_last_block_alone_is_not_worth_a_question(manager, load):
     request = Request("r", prompt(4, extra=0))
-    engine = engine_of(manager)
-    assert engine.scheduler.matched_tokens(request, 3 * BLOCK) == (BLOCK, True)
+    engine = engine_of(manager, load=load)
+    assert engine.scheduler.matched_tokens(request, 3 * BLOCK) == (0, False)
+    assert "query_prefetch" not in manager.calls
 
 
 def test_requests_of_one_step_are_one_restore(manager):

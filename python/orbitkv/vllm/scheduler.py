@@ -107,16 +107,18 @@ class SchedulerSide:
             return 0, False
         first = computed // self._block_tokens
         total = self._offerable(state, first)
-        if total <= first:
+        # The last token is computed in any case: its block alone is not worth a load.
+        useful = min(total, (request.num_tokens - 1) // self._block_tokens)
+        if useful <= first:
             self._release(state)
             return 0, False
         lookup = self._look_up(state, first, total)
         if lookup is None or lookup.blocks == 0:
             return 0, False
-        # The step of a layer-ready load has to compute at least one token itself.
-        blocks = min(lookup.blocks, (request.num_tokens - 1) // self._block_tokens - first)
-        lookup.layered = blocks > 0 and self._runs_ahead()
-        return (blocks if lookup.layered else lookup.blocks) * self._block_tokens, not lookup.layered
+        lookup.layered = self._runs_ahead()
+        # The step of a layer-ready load has to compute that token itself.
+        blocks = min(lookup.blocks, useful - first) if lookup.layered else lookup.blocks
+        return blocks * self._block_tokens, not lookup.layered
 
     def _runs_ahead(self) -> bool:
         """A step that waits for pages holds up every request in it, and loads that began
