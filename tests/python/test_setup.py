@@ -166,7 +166,9 @@ def test_the_text_fits_the_wire_and_is_canonical(model, monkeypatch):
     monkeypatch.delenv(namespace.FINGERPRINT_VARIABLE, raising=False)
     backend = types.SimpleNamespace(get_name=lambda: "CPU_ATTN")
     engine = vllm_config(
-        model_config=types.SimpleNamespace(model=str(model), hf_overrides={}, revision=None, dtype=torch.float32),
+        model_config=types.SimpleNamespace(
+            model=str(model), hf_overrides={}, revision=None, dtype=torch.float32, quantization=None
+        ),
         cache_config=types.SimpleNamespace(prefix_caching_hash_algo="sha256_cbor", cache_dtype="auto"),
         parallel_config=types.SimpleNamespace(tensor_parallel_size=64),
         compilation_config=types.SimpleNamespace(
@@ -180,6 +182,8 @@ def test_the_text_fits_the_wire_and_is_canonical(model, monkeypatch):
     fields = json.loads(text)
     assert text == json.dumps(fields, sort_keys=True, separators=(",", ":"))
     assert fields["v"] == 1 and fields["layout"] == "LBHNC" and fields["tp"] == 64
+    engine.model_config.quantization = "fp8"
+    assert namespace.namespace_text(engine, caches) != text
 
 
 # ---- geometry ----

@@ -99,6 +99,7 @@ def namespace_text(vllm_config: Any, kv_cache_config: Any) -> str:
         "v": _VERSION,
         "model": model_fingerprint(model.model, model.hf_overrides, model.revision),
         "dtype": str(model.dtype).removeprefix("torch."),
+        "quant": model.quantization or "none",  # of weights as they are loaded
         "kv": f"{cache.cache_dtype}/{str(spec.dtype).removeprefix('torch.')}",
         "layout": kv_cache_config.kv_cache_layout,
         "block": spec.block_size,
