@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 #include "bench/dma.h"
-#include "device/cuda/tuner.h"
+#include "bench/windows_choice.h"
 
 namespace orbitkv::bench {
 namespace {
@@ -46,28 +46,6 @@ std::string size_text(std::uint64_t bytes) {
 std::string window_json(const Window& w) {
   return format_text("{\"ctas\":%u,\"stage_bytes\":%u,\"loads\":%u,\"stores\":%u}", w.ctas, w.stage_bytes,
                      w.loads, w.stores);
-}
-
-// "tuned" (or nothing), "default", or "ctas,stage KiB,loads,stores" for everything.
-Result<Windows> choose_windows(const std::string& text, const Gpu& gpu) {
-  Windows windows;
-  if (text == "default") return windows;
-  if (text.empty() || text == "tuned") {
-    auto tuned = device::cuda::measure_windows(gpu.context());
-    if (tuned.ok()) return tuned;
-    std::fprintf(stderr, "bench copy: default windows: %s\n", tuned.error().message().c_str());
-    return windows;
-  }
-  Window w;
-  unsigned kib = 0;
-  if (std::sscanf(text.c_str(), "%u,%u,%u,%u", &w.ctas, &kib, &w.loads, &w.stores) != 4 || w.ctas == 0 ||
-      kib == 0 || w.loads == 0 || w.stores == 0)
-    return reject("a window is \"ctas,stage KiB,loads,stores\", for example 4,16,2,2");
-  w.stage_bytes = kib * 1024;
-  windows.full = {{{w, w}, {w, w}}};
-  windows.gentle = {w, w};
-  windows.any_ctas = w.ctas;
-  return windows;
 }
 
 // ---- one case ----
@@ -291,7 +269,7 @@ void report_case(const CopyCase& what, const CaseRunner& runner, std::vector<Run
 Status run_shape(const NamedShape& shape, const std::vector<CopyCase>& cases, CopyBed& bed,
                  const Options& options, const CopyLoad& load) {
   ORBITKV_ASSIGN_OR_RETURN(auto rig, CopyRig::make(bed, shape.shape));
-  ORBITKV_ASSIGN_OR_RETURN(auto dma, Dma::make(bed));
+  ORBITKV_ASSIGN_OR_RETURN(auto dma, Dma::make(bed.gpu(), {bed.plain_device(), bed.plain_host()}));
   CaseRunner runner(bed, *rig, *dma, load);
   ORBITKV_RETURN_IF_ERROR(runner.prepare());
   for (const CopyCase& what : cases) {

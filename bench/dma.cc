@@ -20,28 +20,27 @@ Status enqueue(const Gpu& gpu, device::cuda::CuStream stream, Direction directio
 
 // ---- one after the other ----
 
-Result<std::unique_ptr<Dma>> Dma::make(CopyBed& bed) {
-  std::unique_ptr<Dma> made(new Dma(bed));
-  ORBITKV_ASSIGN_OR_RETURN(made->stream_, GpuStream::make(bed.gpu()));
+Result<std::unique_ptr<Dma>> Dma::make(const Gpu& gpu, Piece plain) {
+  std::unique_ptr<Dma> made(new Dma(gpu, plain));
+  ORBITKV_ASSIGN_OR_RETURN(made->stream_, GpuStream::make(gpu));
   return made;
 }
 
 Result<Duration> Dma::one(Direction direction, ByteCount bytes) {
-  const Piece piece{bed_.plain_device(), bed_.plain_host()};
-  return each(direction, {&piece, 1}, bytes);
+  return each(direction, {&plain_, 1}, bytes);
 }
 
 Result<Duration> Dma::each(Direction direction, std::span<const Piece> pieces, ByteCount fragment) {
   const TimePoint start = monotonic_now();
   for (const Piece& piece : pieces)
-    ORBITKV_RETURN_IF_ERROR(enqueue(bed_.gpu(), stream_->handle(), direction, piece, fragment));
+    ORBITKV_RETURN_IF_ERROR(enqueue(gpu_, stream_->handle(), direction, piece, fragment));
   ORBITKV_RETURN_IF_ERROR(stream_->mark());
   ORBITKV_RETURN_IF_ERROR(stream_->finish());
   return monotonic_now() - start;
 }
 
 Result<Duration> Dma::batched(Direction direction, std::span<const Piece> pieces, ByteCount fragment) {
-  const Driver& d = bed_.gpu().driver();
+  const Driver& d = gpu_.driver();
   if (d.cuMemcpyBatchAsync == nullptr) return reject("this driver has no batched copy call (CUDA 12.8)");
   std::vector<CuPtr> to, from;
   std::vector<std::size_t> bytes(pieces.size(), fragment.value);
@@ -55,7 +54,7 @@ Result<Duration> Dma::batched(Direction direction, std::span<const Piece> pieces
   const TimePoint start = monotonic_now();
   const CuResult code = d.cuMemcpyBatchAsync(to.data(), from.data(), bytes.data(), to.size(), &attributes,
                                              &first, 1, &failed, stream_->handle());
-  ORBITKV_RETURN_IF_ERROR(bed_.gpu().check("cuMemcpyBatchAsync", code));
+  ORBITKV_RETURN_IF_ERROR(gpu_.check("cuMemcpyBatchAsync", code));
   ORBITKV_RETURN_IF_ERROR(stream_->mark());
   ORBITKV_RETURN_IF_ERROR(stream_->finish());
   return monotonic_now() - start;

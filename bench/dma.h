@@ -10,18 +10,20 @@
 
 namespace orbitkv::bench {
 
-// Each enqueues, spins until the device has ended, and says how long both took.
+// Each enqueues, spins until the device has ended, and says how long both took. One large
+// copy is between the plain memory on both sides.
 class Dma {
  public:
-  static Result<std::unique_ptr<Dma>> make(CopyBed& bed);
+  static Result<std::unique_ptr<Dma>> make(const Gpu& gpu, Piece plain);
   Result<Duration> one(device::Direction direction, ByteCount bytes);
   Result<Duration> each(device::Direction direction, std::span<const Piece> pieces, ByteCount fragment);
   // kReject: the driver has no such call.
   Result<Duration> batched(device::Direction direction, std::span<const Piece> pieces, ByteCount fragment);
 
  private:
-  explicit Dma(CopyBed& bed) : bed_(bed) {}
-  CopyBed& bed_;
+  Dma(const Gpu& gpu, Piece plain) : gpu_(gpu), plain_(plain) {}
+  const Gpu& gpu_;
+  const Piece plain_;
   std::unique_ptr<GpuStream> stream_;
 };
 

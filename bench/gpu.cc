@@ -86,8 +86,13 @@ Status GpuMemory::read(std::span<std::byte> out, std::uint64_t offset) const {
 }
 
 Status GpuMemory::fill(std::uint32_t word) {
+  return fill(0, bytes_, word);
+}
+
+Status GpuMemory::fill(std::uint64_t offset, ByteCount bytes, std::uint32_t word) {
   const Driver& d = gpu_.driver();
-  ORBITKV_RETURN_IF_ERROR(gpu_.check("cuMemsetD32Async", d.cuMemsetD32Async(at_, word, size() / 4, nullptr)));
+  ORBITKV_RETURN_IF_ERROR(
+      gpu_.check("cuMemsetD32Async", d.cuMemsetD32Async(at_ + offset, word, bytes.value / 4, nullptr)));
   return gpu_.check("cuStreamSynchronize", d.cuStreamSynchronize(nullptr));
 }
 
@@ -102,6 +107,20 @@ Result<std::unique_ptr<FileMemory>> FileMemory::make(ByteCount bytes) {
 
 FileMemory::~FileMemory() {
   ::munmap(bytes_.data(), bytes_.size());
+}
+
+Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make(const Gpu& gpu, ByteCount bytes) {
+  ORBITKV_ASSIGN_OR_RETURN(auto memory, FileMemory::make(bytes));
+  std::unique_ptr<RegisteredMemory> made(new RegisteredMemory(gpu, std::move(memory)));
+  ORBITKV_RETURN_IF_ERROR(gpu.check(
+      "cuMemHostRegister",
+      gpu.driver().cuMemHostRegister(made->data(), bytes.value, device::cuda::kHostRegisterPortable)));
+  made->registered_ = true;
+  return made;
+}
+
+RegisteredMemory::~RegisteredMemory() {
+  if (registered_) gpu_.driver().cuMemHostUnregister(data());
 }
 
 // ---- streams ----

@@ -57,6 +57,7 @@ class GpuMemory {
   Status write(std::uint64_t offset, std::span<const std::byte> bytes);
   Status read(std::span<std::byte> out, std::uint64_t offset) const;
   Status fill(std::uint32_t word);
+  Status fill(std::uint64_t offset, ByteCount bytes, std::uint32_t word);
 
  private:
   GpuMemory(const Gpu& gpu, ByteCount bytes) : gpu_(gpu), bytes_(bytes) {}
@@ -76,6 +77,22 @@ class FileMemory {
  private:
   explicit FileMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
   const std::span<std::byte> bytes_;
+};
+
+// The same, registered with the driver.
+class RegisteredMemory {
+ public:
+  static Result<std::unique_ptr<RegisteredMemory>> make(const Gpu& gpu, ByteCount bytes);
+  ~RegisteredMemory();
+  RegisteredMemory(const RegisteredMemory&) = delete;
+  std::byte* data() const { return memory_->bytes().data(); }
+
+ private:
+  RegisteredMemory(const Gpu& gpu, std::unique_ptr<FileMemory> memory)
+      : gpu_(gpu), memory_(std::move(memory)) {}
+  const Gpu& gpu_;
+  const std::unique_ptr<FileMemory> memory_;
+  bool registered_ = false;
 };
 
 class GpuStream {

@@ -45,6 +45,14 @@ bool pin_thread(int cpu) {
   return false;
 }
 
+void leave_pinned_cores() {
+  const std::vector<int>& cpus = usable_cpus();
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (std::size_t i = cpus.size() > 2 ? 2 : 0; i < cpus.size(); ++i) CPU_SET(cpus[i], &set);
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
 Duration Samples::percentile(double fraction) {
   if (ns_.empty()) return {};
   if (!std::exchange(sorted_, true)) std::sort(ns_.begin(), ns_.end());

@@ -42,6 +42,9 @@ inline constexpr int kSkipped = 77;
 const std::vector<int>& usable_cpus();
 // The calling thread only. False: the kernel refused (reported once, the bench goes on).
 bool pin_thread(int cpu);
+// The calling thread, and those that it starts from now on, on the cores that neither side
+// of a bench is pinned to, if there are any; else on all.
+void leave_pinned_cores();
 
 // Samples of one run, in nanoseconds.
 class Samples {

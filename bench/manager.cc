@@ -92,13 +92,18 @@ BenchManager::~BenchManager() {
 // ---- engine ----
 
 Result<std::unique_ptr<BenchEngine>> BenchEngine::attach(const BenchManager& manager,
-                                                         const EngineShape& shape, client::Options options) {
+                                                         const EngineShape& shape, client::Options options,
+                                                         Gpu* gpu) {
   static std::uint64_t count = 0;
   std::unique_ptr<BenchEngine> made(new BenchEngine);
   made->shape_ = shape;
   const std::uint64_t id = ++count;
   std::memcpy(made->instance_.bytes.data(), &id, sizeof id);
   made->memory_.resize(shape.blocks * made->block_bytes());
+  if (gpu != nullptr) {
+    leave_pinned_cores();  // else the client's threads would share the core that this one spins on
+    ORBITKV_ASSIGN_OR_RETURN(made->gpu_memory_, GpuMemory::make(*gpu, ByteCount(made->memory_bytes())));
+  }
   options.bootstrap_socket = manager.socket();
   options.name = "bench";
   options.timeout_ms = kWaitMs;
@@ -106,30 +111,61 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::attach(const BenchManager& man
   client::Outcome outcome;
   made->client_ = client::Client::open(options, outcome);
   ORBITKV_RETURN_IF_ERROR(to_status(outcome));
-  client::Registration r;
-  r.instance = made->instance_;
-  r.name_space = format_text("orbitkv:bench:v1 %u x %u x %llu", shape.layers, shape.components,
-                             static_cast<unsigned long long>(shape.page_bytes));
-  r.num_blocks = shape.blocks;
-  r.block_tokens = 16;
-  r.groups = {client::Group{}};
-  for (std::uint32_t part = 0; part < shape.layers * shape.components; ++part) {
-    client::Layer layer;
-    layer.name = "layer " + std::to_string(part / shape.components);
-    layer.component = static_cast<std::uint16_t>(part % shape.components);
-    layer.base = made->page(part, 0).data();
-    layer.bytes = shape.blocks * shape.page_bytes;
-    layer.block_stride = shape.page_bytes;
-    layer.row_bytes = shape.page_bytes;
-    r.layers.push_back(layer);
-  }
-  ORBITKV_RETURN_IF_ERROR(to_status(made->client_->register_rank(r, made->registration_)));
+  ORBITKV_RETURN_IF_ERROR(
+      to_status(made->client_->register_rank(made->registration_of(gpu), made->registration_)));
   return made;
 }
 
+client::Registration BenchEngine::registration_of(const Gpu* gpu) {
+  client::Registration r;
+  r.instance = instance_;
+  r.name_space = format_text("orbitkv:bench:v1 %u x %u x %llu", shape_.layers, shape_.components,
+                             static_cast<unsigned long long>(shape_.page_bytes));
+  if (gpu != nullptr) r.device = gpu->context()->identity();
+  r.num_blocks = shape_.blocks;
+  r.block_tokens = 16;
+  r.groups = {client::Group{}};
+  std::byte* base = gpu != nullptr ? gpu_memory_->data() : memory_.data();
+  for (std::uint32_t part = 0; part < shape_.layers * shape_.components; ++part) {
+    client::Layer layer;
+    layer.name = "layer " + std::to_string(part / shape_.components);
+    layer.component = static_cast<std::uint16_t>(part % shape_.components);
+    layer.base = base + page_offset(part, 0);
+    layer.bytes = shape_.blocks * shape_.page_bytes;
+    layer.block_stride = shape_.page_bytes;
+    layer.row_bytes = shape_.page_bytes;
+    r.layers.push_back(layer);
+  }
+  return r;
+}
+
 std::span<std::byte> BenchEngine::page(std::uint32_t part, std::uint32_t block) {
-  return std::span(memory_).subspan((std::uint64_t{part} * shape_.blocks + block) * shape_.page_bytes,
-                                    shape_.page_bytes);
+  return std::span(memory_).subspan(page_offset(part, block), shape_.page_bytes);
+}
+
+Status BenchEngine::push(BlockRange blocks) {
+  for (std::uint32_t part = 0; part < shape_.layers * shape_.components; ++part) {
+    const std::uint64_t at = page_offset(part, blocks.first);
+    ORBITKV_RETURN_IF_ERROR(
+        gpu_memory_->write(at, std::span(memory_).subspan(at, blocks.count * shape_.page_bytes)));
+  }
+  return ok_status();
+}
+
+Status BenchEngine::pull(BlockRange blocks) {
+  for (std::uint32_t part = 0; part < shape_.layers * shape_.components; ++part) {
+    const std::uint64_t at = page_offset(part, blocks.first);
+    ORBITKV_RETURN_IF_ERROR(
+        gpu_memory_->read(std::span(memory_).subspan(at, blocks.count * shape_.page_bytes), at));
+  }
+  return ok_status();
+}
+
+Status BenchEngine::spoil(BlockRange blocks) {
+  for (std::uint32_t part = 0; part < shape_.layers * shape_.components; ++part)
+    ORBITKV_RETURN_IF_ERROR(gpu_memory_->fill(page_offset(part, blocks.first),
+                                              ByteCount(blocks.count * shape_.page_bytes), 0xEEEEEEEE));
+  return ok_status();
 }
 
 void BenchEngine::fill(const BlockHash& hash, std::uint32_t block) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "bench/gpu.h"
 #include "bench/harness.h"
 #include "orbitkv/client.h"
 
@@ -37,10 +38,16 @@ struct EngineShape {
   std::uint64_t page_bytes = 4096;  // of one layer, component and block
 };
 
+// Engine blocks [first, first + count).
+struct BlockRange {
+  std::uint32_t first = 0, count = 0;
+};
+
 class BenchEngine {
  public:
+  // With a GPU the pages lie there, and what page() shows is a copy: see push() and pull().
   static Result<std::unique_ptr<BenchEngine>> attach(const BenchManager& manager, const EngineShape& shape,
-                                                     client::Options options = {});
+                                                     client::Options options = {}, Gpu* gpu = nullptr);
   client::Client& client() { return *client_; }
   InstanceId instance() const { return instance_; }
   const EngineShape& shape() const { return shape_; }
@@ -53,6 +60,11 @@ class BenchEngine {
   void fill(const BlockHash& hash, std::uint32_t block);
   std::uint64_t wrong_bytes(const BlockHash& hash, std::uint32_t block);
 
+  // Between the copy here and the pages on the GPU. spoil(): the pages only.
+  Status push(BlockRange blocks);
+  Status pull(BlockRange blocks);
+  Status spoil(BlockRange blocks);
+
   // Blocks until every block of the save is sealed. Kept off the clock by callers.
   Status save(std::span<const BlockHash> hashes, std::span<const std::uint32_t> blocks);
   // Publishes hashes [0, n) of hash_of, all from engine block 0.
@@ -62,9 +74,14 @@ class BenchEngine {
 
  private:
   BenchEngine() = default;
+  client::Registration registration_of(const Gpu* gpu);
+  std::uint64_t page_offset(std::uint32_t part, std::uint32_t block) const {
+    return (std::uint64_t{part} * shape_.blocks + block) * shape_.page_bytes;
+  }
   EngineShape shape_;
   InstanceId instance_;
   std::vector<std::byte> memory_;
+  std::unique_ptr<GpuMemory> gpu_memory_;
   std::unique_ptr<client::Client> client_;
   client::RegistrationHandle registration_;
   std::uint64_t next_request_ = 0;

@@ -3,44 +3,12 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <numeric>
 
-#include "bench/manager.h"
+#include "bench/transfer_cases.h"
+#include "bench/transfer_gpu.h"
 
 namespace orbitkv::bench {
 namespace {
-
-struct TransferCase {
-  const char* name;
-  EngineShape shape;     // shape.blocks = distinct sets x blocks_per_operation
-  std::uint32_t blocks;  // of one operation
-  bool inline_copies;
-  std::uint32_t samples;  // a run
-};
-constexpr std::uint64_t kKiB_ = 1024, kMiB_ = 1024 * 1024;
-// Enough distinct blocks that a set of large operations does not stay in the cache.
-constexpr TransferCase kCases[] = {
-    {"4KiB", {1, 1, 64, 4 * kKiB_}, 1, true, 2000},
-    {"4KiB_executor", {1, 1, 64, 4 * kKiB_}, 1, false, 500},
-    {"64KiB", {1, 1, 64, 64 * kKiB_}, 1, true, 1000},
-    {"256KiB", {1, 1, 64, 256 * kKiB_}, 1, true, 400},
-    {"1MiB", {1, 1, 64, kMiB_}, 1, true, 200},
-    {"4MiB", {1, 1, 32, 4 * kMiB_}, 1, true, 100},
-    {"36x128x4KiB_split", {36, 2, 256, 2 * kKiB_}, 128, true, 40},
-};
-
-std::vector<std::uint32_t> blocks_of_set(const TransferCase& what, std::uint32_t set) {
-  std::vector<std::uint32_t> blocks(what.blocks);
-  std::iota(blocks.begin(), blocks.end(), set * what.blocks);
-  return blocks;
-}
-
-Status finish(client::Client& client, client::OperationHandle handle) {
-  const auto status = client.wait(handle, 60'000);
-  client.drop(handle);
-  if (status.done && status.success) return ok_status();
-  return bug("an operation of the bench failed: " + status.message);
-}
 
 // memcpy of an operation's bytes, fragment by fragment, between buffers of the same size
 // and spread as the engine's and the pool's.
@@ -163,7 +131,7 @@ Status run_case(const Options& options, const TransferCase& what, bool restore) 
 }
 
 int run_all(const Options& options, bool restore) {
-  for (const TransferCase& what : kCases) {
+  for (const TransferCase& what : kTransferCases) {
     if (!options.wants(what.name)) continue;
     const Status done = run_case(options, what, restore);
     if (done.ok()) continue;
@@ -176,10 +144,10 @@ int run_all(const Options& options, bool restore) {
 }  // namespace
 
 int run_restore_bench(const Options& options) {
-  return run_all(options, true);
+  return options.on_gpu() ? run_restore_gpu_bench(options) : run_all(options, true);
 }
 int run_publish_bench(const Options& options) {
-  return run_all(options, false);
+  return options.on_gpu() ? run_publish_gpu_bench(options) : run_all(options, false);
 }
 
 }  // namespace orbitkv::bench

@@ -67,6 +67,7 @@ void add_bench(CLI::App& app, bench::Flags& flags) {
       "same run.\n" +
       std::string("Benches: ") + bench::names());
   bench->add_option("name", flags.name, "one of the benches below, or all")->required();
+  bench->add_option("file", flags.file, "replay: a trace of transfers (ORBITKV_TRACE_TRANSFERS)");
   bench->add_option("--case", flags.only, "only the case of this name, as the output writes it; a trailing * stands for the rest");
   bench
       ->add_option("--device", flags.device,
