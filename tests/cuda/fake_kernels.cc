@@ -31,10 +31,15 @@ struct Piece {
   std::uint64_t offset = 0, bytes = 0;
   std::uint64_t sum = 0;  // index
 };
+struct Sum {
+  std::uint64_t index = 0;
+  std::uint64_t value = 0;
+};
 struct Block {
   std::uint32_t next = 0;       // unit
   std::uint32_t announced = 0;  // layers
   bool done = false;
+  std::vector<Sum> sums = {};  // on their way
 };
 
 class Run {
@@ -49,12 +54,11 @@ class Run {
     while (blocks_[i].done) i = (i + 1) % blocks_.size();
     Block& block = blocks_[i];
     if (block.next < plan_.units) {
-      if (!copy_unit(block.next)) return fault("a unit leaves the memory that the GPU reaches");
+      if (!copy_unit(block)) return fault("a unit leaves the memory that the GPU reaches");
       block.next += shape_.grid;
     }
     const std::uint32_t reached = block.next < plan_.units ? fragment_of(block.next).signal : plan_.signals;
-    if (!announce(block.announced, reached)) return fault("flags or counters are out of the GPU's reach");
-    block.announced = reached;
+    if (!announce(block, reached)) return fault("sums, flags or counters are out of the GPU's reach");
     block.done = block.next >= plan_.units;
     return std::all_of(blocks_.begin(), blocks_.end(), [](const Block& b) { return b.done; }) ? end()
                                                                                               : Step::kMore;
@@ -66,11 +70,10 @@ class Run {
     if (!wrong.empty()) return fault(wrong);
     state_.note((plan_.sum_only ? "sum " : "launch ") + kernel_.name);
     for (std::uint32_t i = 0; i < shape_.grid; ++i) {
-      blocks_.push_back({i});
+      blocks_.push_back({.next = i});
       // Layers before its first unit owe a block nothing.
       const std::uint32_t reached = i < plan_.units ? fragment_of(i).signal : plan_.signals;
-      if (!announce(0, reached)) return fault("flags or counters are out of the GPU's reach");
-      blocks_.back().announced = reached;
+      if (!announce(blocks_.back(), reached)) return fault("flags or counters are out of the GPU's reach");
       blocks_.back().done = i >= plan_.units;
     }
     return plan_.units == 0 ? end() : Step::kMore;
@@ -157,7 +160,8 @@ class Run {
   std::string check_rest(std::uint64_t sums) const {
     for (const PlanSlot& slot : slots_)
       if (slot.image % kernel_.width != 0) return "an image that the kernel's accesses do not fit";
-    if (sums > 0 && (plan_.sums % 8 != 0 || !state_.reach(context_, {plan_.sums, sums * 8}).host))
+    if (sums > 0 &&
+        (plan_.sums % 16 != 0 || !state_.reach(context_, {plan_.sums, sums * sizeof(PlanSum)}).host))
       return "sums are not in host memory";
     for (std::uint32_t i = 0; i < plan_.signals; ++i) {
       const Reach flag = state_.reach(context_, {plan_.flags + 4 * i, 4});
@@ -205,15 +209,15 @@ class Run {
       pieces.push_back({&slots_[f.first_slot + slot], 0, f.bytes, f.first_sum + slot});
     return pieces;
   }
-  bool copy_unit(std::uint32_t unit) {
-    const PlanFragment& f = fragment_of(unit);
-    const std::vector<Piece> pieces = pieces_of(f, unit);
+  bool copy_unit(Block& block) {
+    const PlanFragment& f = fragment_of(block.next);
+    const std::vector<Piece> pieces = pieces_of(f, block.next);
     return std::all_of(pieces.begin(), pieces.end(),
-                       [&](const Piece& piece) { return copy_piece(f, piece); });
+                       [&](const Piece& piece) { return copy_piece(f, piece, block); });
   }
 
   // Row by row: as far as a row or the piece goes.
-  bool copy_piece(const PlanFragment& f, const Piece& piece) {
+  bool copy_piece(const PlanFragment& f, const Piece& piece, Block& block) {
     std::vector<std::byte> bytes(piece.bytes);
     const bool from_page = plan_.to_image != 0 || plan_.sum_only != 0;
     const std::uint64_t image_at = piece.slot->image + f.image_offset + piece.offset;
@@ -233,17 +237,35 @@ class Run {
       done += n;
     }
     if (plan_.to_image != 0 && plan_.sum_only == 0) std::memcpy(image.bytes, bytes.data(), piece.bytes);
-    const std::uint64_t sum = checksum::raw(bytes, piece.offset / 8) ^ plan_.nonce;
-    const Reach out = state_.reach(context_, {plan_.sums + 8 * piece.sum, 8});
-    if (out.bytes == nullptr) return false;
-    std::memcpy(out.bytes, &sum, sizeof sum);
+    block.sums.push_back({piece.sum, checksum::raw(bytes, piece.offset / 8)});
     return true;
   }
 
-  // The layers [from, to) are finished in one block; in any order among themselves.
-  bool announce(std::uint32_t from, std::uint32_t to) {
+  bool put(const Sum& sum) {
+    const Reach out = state_.reach(context_, {plan_.sums + sizeof(PlanSum) * sum.index, sizeof(PlanSum)});
+    if (out.bytes == nullptr) return false;
+    auto* words = reinterpret_cast<std::uint64_t*>(out.bytes);
+    __atomic_store_n(words, sum.value ^ plan_.nonce, __ATOMIC_RELAXED);
+    __atomic_store_n(words + 1, sum.value * kSumFactor + plan_.nonce, __ATOMIC_RELAXED);
+    return true;
+  }
+  // A flag says nothing about the sums, but for a block's last one and those of the kernels
+  // without bulk copies.
+  bool put_sums(Block& block, bool all) {
+    std::shuffle(block.sums.begin(), block.sums.end(), state_.random);
+    while (!block.sums.empty() && (all || state_.draw(3) > 0)) {
+      if (!put(block.sums.back())) return false;
+      block.sums.pop_back();
+    }
+    return true;
+  }
+
+  // The layers before `to` are finished in this block; in any order among themselves.
+  bool announce(Block& block, std::uint32_t to) {
+    if (!put_sums(block, !kernel_.bulk || to == plan_.signals)) return false;
     std::vector<std::uint32_t> layers;
-    for (std::uint32_t layer = from; layer < to; ++layer) layers.push_back(layer);
+    for (std::uint32_t layer = block.announced; layer < to; ++layer) layers.push_back(layer);
+    block.announced = to;
     std::shuffle(layers.begin(), layers.end(), state_.random);
     for (const std::uint32_t layer : layers) {
       const Reach counter = state_.reach(context_, {plan_.counters + 4 * layer, 4});
@@ -256,6 +278,8 @@ class Run {
         --state_.flags_to_drop;
         continue;
       }
+      if (state_.flags_until_stall != State::kAllFlags && state_.flags_until_stall > 0)
+        --state_.flags_until_stall;
       state_.note("flag " + std::to_string(layer));
       store_word(flag, plan_.sequence);
     }
@@ -286,7 +310,9 @@ CuResult enqueue_kernel(State& state, const Function& function, const LaunchShap
   if (kernel.bulk && gpu.major < 9) state.complain("bulk copies on a part that has none");
   auto run = std::make_shared<Run>(state, *stream.context, function.name, shape,
                                    *static_cast<const PlanLaunch*>(parameters));
-  state.enqueue(stream, {.entry = "cuLaunchKernel", .run = [run] { return run->step(); }});
+  state.enqueue(stream, {.entry = "cuLaunchKernel",
+                         .ready = [&state] { return state.flags_until_stall > 0; },
+                         .run = [run] { return run->step(); }});
   return kCuSuccess;
 }
 

@@ -57,7 +57,7 @@ Status Batch::add_group(const GroupCopy& copy, SlabTable& slabs) {
   group.layout = model::slot_layout(copy.group->shape);
   group.slots = copy.slots;
   const std::size_t fragments = copy.group->fragments.size();
-  group.checks.resize(copy.slots.size() * fragments);
+  (direction() == Direction::kSave ? group.found : group.expected).resize(copy.slots.size() * fragments);
   for (SlotCopy& slot : group.slots) slot.verified = false;
   ORBITKV_RETURN_IF_ERROR(locate(group, slabs));
   if (direction() == Direction::kRestore && verify_) {
@@ -100,7 +100,7 @@ void Batch::read_headers(Group& group) {
                                                     static_cast<std::uint32_t>(fragments)});
     if (!header.ok()) continue;
     std::copy(header->checks.begin(), header->checks.end(),
-              group.checks.begin() + static_cast<std::ptrdiff_t>(group.taking.size() * fragments));
+              group.expected.begin() + static_cast<std::ptrdiff_t>(group.taking.size() * fragments));
     group.taking.push_back(i);
     images.push_back(group.images[i]);
   }
@@ -187,33 +187,33 @@ std::vector<PlanGroup> Batch::plan_groups(CuPtr device_buffer) const {
 
 // ---- sums ----
 
-std::uint64_t Batch::fragment_sum(const LaunchPlan& plan, const Transfer& transfer, std::size_t entry,
-                                  std::uint32_t slot) const {
-  const PlanFragment& f = plan.fragments[entry];
-  const std::uint64_t* sums = transfer.sums + f.first_sum + std::size_t{slot} * f.chunks;
-  std::uint64_t raw = 0;
-  for (std::uint32_t chunk = 0; chunk < f.chunks; ++chunk) raw += sums[chunk] ^ transfer.nonce;
-  return raw;
+bool Batch::collect(const LaunchPlan& plan, const Transfer& transfer, std::uint32_t signal) {
+  for (std::size_t e = 0; e < plan.fragments.size(); ++e)
+    if (plan.fragments[e].signal == signal && !collect_entry(plan, transfer, e)) return false;
+  return true;
 }
 
-void Batch::collect(const LaunchPlan& plan, const Transfer& transfer, std::uint32_t signal) {
-  for (std::size_t e = 0; e < plan.fragments.size(); ++e) {
-    if (plan.fragments[e].signal != signal) continue;
-    const FragmentRef& ref = plan.refs[e];
-    Group& group = groups_[ref.group];
-    const FragmentGeometry& fragment = group.geometry->fragments[ref.fragment];
-    const std::size_t fragments = group.geometry->fragments.size();
-    for (std::uint32_t i = 0; i < plan.fragments[e].slots; ++i) {
-      const std::uint32_t slot = (bounces_ ? window_.first : 0) + ref.first_slot + i;
-      const std::uint64_t found =
-          check_of(fragment, group.slots[group.taking[slot]].seed, fragment_sum(plan, transfer, e, i));
-      std::uint64_t& check = group.checks[slot * fragments + ref.fragment];
-      if (direction() == Direction::kSave)
-        check = found;
-      else if (verify_ && check != found)
-        group.wrong[slot] = 1;
+bool Batch::collect_entry(const LaunchPlan& plan, const Transfer& transfer, std::size_t entry) {
+  const PlanFragment& f = plan.fragments[entry];
+  const FragmentRef& ref = plan.refs[entry];
+  Group& group = groups_[ref.group];
+  const FragmentGeometry& fragment = group.geometry->fragments[ref.fragment];
+  const std::size_t fragments = group.geometry->fragments.size();
+  for (std::uint32_t i = 0; i < f.slots; ++i) {
+    std::uint64_t raw = 0;
+    for (std::uint32_t chunk = 0; chunk < f.chunks; ++chunk) {
+      std::uint64_t sum = 0;
+      if (!transfer.sum_at(f.first_sum + std::size_t{i} * f.chunks + chunk, sum)) return false;
+      raw += sum;
     }
+    const std::uint32_t slot = (bounces_ ? window_.first : 0) + ref.first_slot + i;
+    const std::uint64_t found = check_of(fragment, group.slots[group.taking[slot]].seed, raw);
+    if (direction() == Direction::kSave)
+      group.found[slot * fragments + ref.fragment] = found;
+    else if (verify_ && group.expected[slot * fragments + ref.fragment] != found)
+      group.wrong[slot] = 1;
   }
+  return true;
 }
 
 void Batch::settle() {
@@ -225,7 +225,7 @@ void Batch::settle() {
         slot.verified = group.wrong[i] == 0;
         continue;
       }
-      const auto checks = group.checks.begin() + static_cast<std::ptrdiff_t>(i * fragments);
+      const auto checks = group.found.begin() + static_cast<std::ptrdiff_t>(i * fragments);
       const model::SlotHeader header{slot.allocation, group.layout.slot_bytes,
                                      {checks, checks + static_cast<std::ptrdiff_t>(fragments)}};
       slot.digest = model::write_slot_header(header, slot.seed, {slot.image, group.layout.header_bytes});

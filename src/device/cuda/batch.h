@@ -25,7 +25,8 @@ class Batch {
     std::span<SlotCopy> slots;
     std::vector<std::uint32_t> taking;   // slots that are copied
     std::vector<CuPtr> images;           // of each taking slot, as the device sees it; 0: bounces
-    std::vector<std::uint64_t> checks;   // taking x fragments: expected (restore) or found (save)
+    // Checks, taking slots x fragments: what a restore should find, what a save found.
+    std::vector<std::uint64_t> expected, found;
     std::vector<std::uint8_t> wrong;     // of each taking slot
   };
   // A launch on the device's queues.
@@ -45,8 +46,9 @@ class Batch {
   Fence& ready() { return batch_.ready; }
   const std::vector<LayerEvent>& events() const { return batch_.events; }
 
-  // Checks (restore) or keeps (save) what a raised signal says.
-  void collect(const LaunchPlan& plan, const Transfer& transfer, std::uint32_t signal);
+  // Checks (restore) or keeps (save) the sums of a raised signal. False: not all of them have
+  // arrived; ask again.
+  bool collect(const LaunchPlan& plan, const Transfer& transfer, std::uint32_t signal);
   // Writes headers and digests (save), verdicts (restore).
   void settle();
   // Letting go of the slabs.
@@ -71,6 +73,7 @@ class Batch {
   std::size_t next_event = 0;
   std::deque<Running> running;
   std::uint32_t quiet_polls = 0;
+  CuEvent fired = nullptr;  // recorded behind the last layer event
 
  private:
   explicit Batch(CopyBatch batch, bool verify) : batch_(std::move(batch)), verify_(verify) {}
@@ -86,8 +89,7 @@ class Batch {
   bool next_window(std::uint64_t room);
   std::vector<PlanGroup> plan_groups(CuPtr device_buffer) const;
   std::byte* image_of(const Window& window, std::uint32_t slot) const;
-  std::uint64_t fragment_sum(const LaunchPlan& plan, const Transfer& transfer, std::size_t entry,
-                             std::uint32_t slot) const;
+  bool collect_entry(const LaunchPlan& plan, const Transfer& transfer, std::size_t entry);
 
   CopyBatch batch_;
   bool verify_;

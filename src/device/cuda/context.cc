@@ -56,7 +56,7 @@ Status Context::prepare() {
   ORBITKV_RETURN_IF_ERROR(attribute(kAttributeMultiprocessors, traits_.multiprocessors));
   ORBITKV_RETURN_IF_ERROR(attribute(kAttributeSharedOptin, traits_.shared_bytes));
   ORBITKV_RETURN_IF_ERROR(attribute(kAttributeMaxPitch, traits_.max_pitch));
-  ORBITKV_RETURN_IF_ERROR(identify());
+  ORBITKV_ASSIGN_OR_RETURN(identity_, identity_of(driver_, device_));
   ORBITKV_RETURN_IF_ERROR(
       status_of(driver_, "cuDevicePrimaryCtxRetain", driver_.cuDevicePrimaryCtxRetain(&context_, device_)));
   Scope scope(*this);
@@ -66,14 +66,13 @@ Status Context::prepare() {
 }
 
 // A MIG instance has a UUID of its own; the older call names the GPU that it is a part of.
-Status Context::identify() {
+Result<std::string> identity_of(const Driver& driver, CuDevice device) {
   CuUuid own, parent;
-  ORBITKV_RETURN_IF_ERROR(status_of(driver_, "cuDeviceGetUuid", driver_.cuDeviceGetUuid(&own, device_)));
-  const bool known = driver_.cuDeviceGetUuidOfParent != nullptr &&
-                     driver_.cuDeviceGetUuidOfParent(&parent, device_) == kCuSuccess;
+  ORBITKV_RETURN_IF_ERROR(status_of(driver, "cuDeviceGetUuid", driver.cuDeviceGetUuid(&own, device)));
+  const bool known = driver.cuDeviceGetUuidOfParent != nullptr &&
+                     driver.cuDeviceGetUuidOfParent(&parent, device) == kCuSuccess;
   const bool instance = known && std::memcmp(own.bytes, parent.bytes, sizeof own.bytes) != 0;
-  identity_ = uuid_text(instance ? "MIG" : "GPU", own);
-  return ok_status();
+  return uuid_text(instance ? "MIG" : "GPU", own);
 }
 
 Status Context::load_kernels() {

@@ -45,7 +45,6 @@ class Context {
   Context(const Driver& driver, CuDevice device) : driver_(driver), device_(device) {}
   Status prepare();
   Status load_kernels();
-  Status identify();
 
   const Driver& driver_;
   CuDevice device_;
@@ -71,6 +70,9 @@ class Scope {
   int mode_ = kCaptureRelaxed;
   bool pushed_ = false;
 };
+
+// What a device is called, without a context on it.
+Result<std::string> identity_of(const Driver& driver, CuDevice device);
 
 // kCuSuccess or the driver's words for what `call` met.
 Status status_of(const Driver& driver, const char* call, CuResult code);

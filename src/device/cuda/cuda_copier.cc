@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "base/limits.h"
 #include "base/log.h"
@@ -77,7 +78,11 @@ class CudaCopier final : public Copier {
   }
 
   ~CudaCopier() override {
-    while (!batches_.empty()) (void)drain({batches_.begin()->first});
+    // A driver that has gone answers no more: what it was told to copy, it copies or not.
+    while (!batches_.empty() && drain({batches_.begin()->first}).proven) {
+    }
+    Scope scope(*parts_->context);
+    for (CuEvent event : fired_) parts_->context->driver().cuEventDestroy(event);
   }
 
   std::string name() const override {
@@ -106,15 +111,19 @@ class CudaCopier final : public Copier {
     return b.failure.ok() && b.all_launched() && b.next_event == b.events().size();
   }
 
+  // Older batches may hold what this one waits for, so all of them go on.
   std::optional<CopyEnd> poll(CopyTicket ticket) override {
     auto it = batches_.find(ticket.value);
     if (it == batches_.end()) return std::nullopt;
-    Batch& b = *it->second;
     Scope scope(*parts_->context);
-    if (!collect(b)) return CopyEnd{Error(Code::kRecompute, "the process is ending"), b.stats, false};
-    advance(b);
-    const bool over = b.running.empty() && (!b.failure.ok() || b.all_launched());
-    if (!over) return std::nullopt;
+    for (auto& [number, batch] : batches_) {
+      if (number > ticket.value) break;
+      if (!collect(*batch)) return CopyEnd{recompute("the process is ending"), batch->stats, false};
+      advance(*batch);
+    }
+    Batch& b = *it->second;
+    const bool copied = b.running.empty() && (!b.failure.ok() || b.all_launched());
+    if (!copied || !fired(b)) return std::nullopt;
     return end(it);
   }
 
@@ -131,6 +140,7 @@ class CudaCopier final : public Copier {
     PlanRules rules;
     rules.has_bulk = parts_->context->kernels().bulk != nullptr;
     rules.one_turn_a_launch = !queues_->signals_layers() && !b.events().empty();
+    rules.skip_sums = !options_.verify && b.direction() == Direction::kRestore;
     rules.stage_bytes = b.windows.of(b.direction(), options_.pace, b.typical_fragment()).stage_bytes;
     return rules;
   }
@@ -161,17 +171,24 @@ class CudaCopier final : public Copier {
     return b.next_round(rules_for(b), buffer.host(), buffer.device(), buffer.room());
   }
 
-  bool direct(const LaunchPlan& plan) const {
+  bool direct(const Batch& b, const LaunchPlan& plan) const {
     if (options_.method != CopyMethod::kAuto) return options_.method == CopyMethod::kDirect;
-    const std::uint64_t from = options_.pace == CopyPace::kGentle ? kDirectFromGentle : kDirectFromFull;
+    std::uint64_t from = options_.pace == CopyPace::kGentle ? kDirectFromGentle : kDirectFromFull;
+    if (b.direction() == Direction::kRestore && save_runs()) from = std::min(from, kDirectFromBesideSave);
     return std::all_of(plan.fragments.begin(), plan.fragments.end(),
                        [&](const PlanFragment& f) { return f.row_bytes >= from; });
+  }
+
+  bool save_runs() const {
+    return std::any_of(batches_.begin(), batches_.end(), [](const auto& entry) {
+      return entry.second->direction() == Direction::kSave && !entry.second->running.empty();
+    });
   }
 
   void launch(Batch& b, Transfer& transfer) {
     const std::size_t number = b.next_launch++;
     const LaunchPlan& plan = b.launches[number];
-    const bool by_dma = direct(plan);
+    const bool by_dma = direct(b, plan);
     Status enqueued = ok_status();
     if (by_dma) {
       enqueued = queues_->copy_direct(plan, transfer, b.direction(), b.stats.submissions);
@@ -233,8 +250,9 @@ class CudaCopier final : public Copier {
       Batch::Running& front = b.running.front();
       const LaunchPlan& plan = b.launches[front.plan];
       const std::uint32_t before = front.signal;
-      while (!front.only_drains && front.signal < plan.turns.size() && front.transfer->raised(front.signal))
-        b.collect(plan, *front.transfer, front.signal++);
+      while (!front.only_drains && front.signal < plan.turns.size() && front.transfer->raised(front.signal) &&
+             b.collect(plan, *front.transfer, front.signal))
+        ++front.signal;
       const bool done = !front.only_drains && front.signal == plan.turns.size();
       if (!done) {
         if (front.signal != before) b.quiet_polls = 0;
@@ -258,24 +276,51 @@ class CudaCopier final : public Copier {
     if (code == kCuNotReady) return true;
     if (code == kCuDeinitialized) return false;
     if (code != kCuSuccess) end_process(d, code);
-    if (!front.only_drains && front.transfer->raised(front.signal)) return true;  // raised since we looked
     ended = true;
-    if (!front.only_drains) note(b, bug("a copy kernel ended without its signals"));
+    if (front.only_drains) return true;
+    const LaunchPlan& plan = b.launches[front.plan];
+    std::uint32_t signal = front.signal;  // what came since we looked
+    while (signal < plan.turns.size() && front.transfer->raised(signal) && b.collect(plan, *front.transfer, signal))
+      ++signal;
+    if (signal == plan.turns.size()) return true;
+    note(b, bug("a copy kernel ended without its signals"));
+    front.transfer->raise_all();
     return true;
+  }
+
+  // The batch's events have fired, those of a failed batch too: nobody must wait for a
+  // record that will not come.
+  bool fired(Batch& b) {
+    if (b.events().empty()) return true;
+    const Driver& d = parts_->context->driver();
+    if (b.fired == nullptr) {
+      while (b.next_event < b.events().size()) {
+        const Status recorded = queues_->record(b.events()[b.next_event++].event);
+        note(b, recorded);
+      }
+      b.fired = take_event();
+      if (b.fired == nullptr || !queues_->record({reinterpret_cast<std::uint64_t>(b.fired)}).ok()) return true;
+    }
+    return d.cuEventQuery(b.fired) != kCuNotReady;
+  }
+  CuEvent take_event() {
+    CuEvent event = nullptr;
+    if (fired_.empty()) {
+      parts_->context->driver().cuEventCreate(&event, kEventDisableTiming);
+      return event;
+    }
+    event = fired_.back();
+    fired_.pop_back();
+    return event;
   }
 
   CopyEnd end(Batches::iterator it) {
     Batch& b = *it->second;
     Bounce& buffer = bounce(b);
     if (buffer.user == &b) buffer.user = nullptr;
-    const Status failure = b.failure;
-    if (failure.ok()) {
-      b.settle();
-    } else {
-      b.failure = ok_status();  // nobody must wait for a record that will not come
-      record_rest(b);
-    }
-    CopyEnd out{failure, b.stats, true};
+    if (b.fired != nullptr) fired_.push_back(b.fired);
+    if (b.failure.ok()) b.settle();
+    CopyEnd out{b.failure, b.stats, true};
     batches_.erase(it);
     return out;
   }
@@ -287,6 +332,7 @@ class CudaCopier final : public Copier {
   std::unique_ptr<Queues> queues_;
   std::array<std::unique_ptr<TransferPool>, 2> pools_;
   Batches batches_;
+  std::vector<CuEvent> fired_;  // not in use
   std::uint64_t next_ticket_ = 1;
 };
 

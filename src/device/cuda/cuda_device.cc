@@ -191,17 +191,16 @@ std::string visible_devices(const Driver& driver, int count) {
   return text.empty() ? "none" : text;
 }
 
-// The context of what `name` means, made only for devices that may be meant.
-Result<std::shared_ptr<Context>> find_context(const Driver& driver, const std::string& name) {
+// The device that `name` means. No context is made on the others.
+Result<CuDevice> find_device(const Driver& driver, const std::string& name) {
   int count = 0;
   ORBITKV_RETURN_IF_ERROR(status_of(driver, "cuDeviceGetCount", driver.cuDeviceGetCount(&count)));
-  const bool by_number = name == "cuda" || name.rfind("cuda:", 0) == 0;
   for (CuDevice i = 0; i < count; ++i) {
     CuDevice device = 0;
     ORBITKV_RETURN_IF_ERROR(status_of(driver, "cuDeviceGet", driver.cuDeviceGet(&device, i)));
-    if (by_number && name != format_text("cuda:%d", i) && !(name == "cuda" && i == 0)) continue;
-    auto context = Context::open(driver, device);
-    if (by_number || (context.ok() && (*context)->identity() == name)) return context;
+    if (name == format_text("cuda:%d", i) || (name == "cuda" && i == 0)) return device;
+    const auto identity = identity_of(driver, device);
+    if (identity.ok() && *identity == name) return device;
   }
   return reject(format_text("no GPU \"%s\" in this process; it sees: %s", name.c_str(),
                             visible_devices(driver, count).c_str()));
@@ -219,10 +218,12 @@ Result<std::shared_ptr<Device>> open_cuda_device(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<Device>> open;  // by identity
   ORBITKV_ASSIGN_OR_RETURN(const Driver* driver, load_driver());
+  ORBITKV_ASSIGN_OR_RETURN(const CuDevice ordinal, find_device(*driver, name));
+  ORBITKV_ASSIGN_OR_RETURN(const std::string identity, identity_of(*driver, ordinal));
   std::lock_guard lock(mutex);
-  ORBITKV_ASSIGN_OR_RETURN(auto context, find_context(*driver, name));
-  auto& known = open[context->identity()];
+  auto& known = open[identity];
   if (auto device = known.lock()) return device;
+  ORBITKV_ASSIGN_OR_RETURN(auto context, Context::open(*driver, ordinal));
   std::shared_ptr<Device> device = std::make_shared<CudaDevice>(std::move(context), CudaDeviceOptions{.tunes = true});
   known = device;
   return device;

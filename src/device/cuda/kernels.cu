@@ -95,20 +95,33 @@ struct Cursor {
 };
 
 // Tells the world that this CTA has finished the layers [from, to). Whoever finishes a
-// layer last raises its flag. Called by one warp, after its stores are complete.
-__device__ void announce(const PlanLaunch& plan, u32 from, u32 to) {
+// layer last raises its flag. Called by one warp, after its stores have landed. `last`: the
+// flags say that nothing of the launch is under way any more, in host memory either. Before
+// that they order consumers on this device only, for whom a page is there once its stores
+// have completed; a fence over the link would wait for all that the CTA has in flight.
+__device__ void announce(const PlanLaunch& plan, u32 from, u32 to, bool last) {
   __syncwarp();
-  __threadfence_system();
+  if (last)
+    __threadfence_system();
+  else
+    __threadfence();
   u32* counters = reinterpret_cast<u32*>(plan.counters);
   for (u32 layer = from + threadIdx.x % 32; layer < to; layer += 32) {
     if (gridDim.x > 1) {
       if (atomicAdd(counters + layer, 1) != gridDim.x - 1) continue;
       counters[layer] = 0;
-      __threadfence_system();
+      if (last) __threadfence_system();
     }
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(plan.flags + 4ull * layer), "r"(plan.sequence)
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(plan.flags + 4ull * layer), "r"(plan.sequence)
                  : "memory");
   }
+}
+
+__device__ __forceinline__ void put_sum(const PlanLaunch& plan, u32 index, u64 sum) {
+  const u64 at = plan.sums + u64{index} * sizeof(PlanSum);
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(sum ^ plan.nonce),
+               "l"(sum * kSumFactor + plan.nonce)
+               : "memory");
 }
 
 // Warps share a unit: `each` warps a slot, or several slots a warp.
@@ -271,7 +284,7 @@ __device__ void sum_units(const PlanLaunch& plan, const Tables& tables, const Ri
     const u32 each = warps_each(kSumWarps, unit.count), part = warp % each;
     barrier_wait(stage.full, turn.parity);
     for (u32 slot = warp / each; slot < unit.count; slot += kSumWarps / each) {
-      const u64 sum = warp_sum(sum_stage(stage.bytes + slot * unit.bytes, part * 32 + lane, each * 32,
+      const u64 sum = plan.skip_sums ? 0 : warp_sum(sum_stage(stage.bytes + slot * unit.bytes, part * 32 + lane, each * 32,
                                          unit.bytes / 16, unit.offset / 8));
       if (lane == 0) stage.partials[slot * each + part] = sum;
     }
@@ -284,14 +297,13 @@ __device__ void sum_units(const PlanLaunch& plan, const Tables& tables, const Ri
 // how many layers this CTA has finished, and goes on.
 __device__ void announce_layers(const PlanLaunch& plan, const volatile u32* finished) {
   for (u32 announced = 0; announced < plan.signals;) {
-    const u32 reached = *finished;
-    __syncwarp();
+    const u32 reached = __shfl_sync(~0u, *finished, 0);  // one value for all lanes
     if (reached == announced) {
-      __nanosleep(100);
+      __nanosleep(32);
       continue;
     }
     __threadfence_block();
-    announce(plan, announced, reached);
+    announce(plan, announced, reached, reached == plan.signals);
     announced = reached;
   }
 }
@@ -320,7 +332,7 @@ __device__ void store_units(const PlanLaunch& plan, const Tables& tables, const 
     if (lane < unit.count) {
       u64 sum = 0;
       for (u32 part = 0; part < each; ++part) sum += stage.partials[lane * each + part];
-      reinterpret_cast<u64*>(plan.sums)[unit.sum + lane] = sum ^ plan.nonce;
+      put_sum(plan, unit.sum + lane, sum);
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(stage.empty);
@@ -351,6 +363,25 @@ __device__ void store_units(const PlanLaunch& plan, const Tables& tables, const 
   while (retired < plan.units) retire();
 }
 
+// Two bulk copies, where a read by every thread would take a request over the link for
+// every 32 bytes.
+__device__ void fetch_tables(const PlanLaunch& plan, PlanFragment* fragments, PlanSlot* slots, u64* there) {
+  if (plan.fragments == 0) {
+    load_tables(plan, fragments, slots);
+    __syncthreads();
+    return;
+  }
+  if (threadIdx.x == 0) {
+    const u32 fragment_bytes = plan.fragment_count * u32{sizeof(PlanFragment)};
+    const u32 slot_bytes = plan.slot_count * u32{sizeof(PlanSlot)};
+    barrier_expect(there, fragment_bytes + slot_bytes);
+    bulk_load(shared_address(fragments), plan.fragments, fragment_bytes, there);
+    bulk_load(shared_address(slots), plan.slots, slot_bytes, there);
+  }
+  __syncthreads();
+  barrier_wait(there, 0);
+}
+
 __device__ void copy_bulk(const PlanLaunch& plan, unsigned char* shared) {
   Ring ring{shared, nullptr, nullptr, plan.loads + plan.stores, plan.stage_bytes};
   auto* fragments = reinterpret_cast<PlanFragment*>(shared + u64{ring.stages} * ring.stage_bytes);
@@ -365,9 +396,10 @@ __device__ void copy_bulk(const PlanLaunch& plan, unsigned char* shared) {
     barrier_init(stage.summed, kSumWarps);
     barrier_init(stage.empty, 1);
   }
+  u64* tables_there = ring.barriers + 3 * ring.stages + 1;
+  if (threadIdx.x == 0) barrier_init(tables_there, 1);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  load_tables(plan, fragments, slots);
-  __syncthreads();
+  fetch_tables(plan, fragments, slots, tables_there);
   const Tables tables{fragments, slots};
   if (threadIdx.x < 32)
     load_units(plan, tables, ring);
@@ -448,7 +480,7 @@ __device__ void copy_any(const PlanLaunch& plan, unsigned char* shared) {
   if (blockIdx.x < plan.units) {
     cursor.seek(plan, tables, blockIdx.x);
     announced = tables.fragments[cursor.fragment].signal;
-    if (announced > 0 && warp == 0) announce(plan, 0, announced);
+    if (announced > 0 && warp == 0) announce(plan, 0, announced, true);
   }
   for (u32 u = blockIdx.x; u < plan.units; u += gridDim.x, turn ^= 1) {
     const Unit unit = cursor.at(plan, tables, u);
@@ -467,12 +499,12 @@ __device__ void copy_any(const PlanLaunch& plan, unsigned char* shared) {
     if (threadIdx.x < unit.count) {
       u64 sum = 0;
       for (u32 p = 0; p < each; ++p) sum += sums[threadIdx.x * each + p];
-      reinterpret_cast<u64*>(plan.sums)[unit.sum + threadIdx.x] = sum ^ plan.nonce;
+      put_sum(plan, unit.sum + threadIdx.x, sum);
     }
-    if (reached > announced && warp == 0) announce(plan, announced, reached);
+    if (reached > announced && warp == 0) announce(plan, announced, reached, true);
     announced = reached;
   }
-  if (announced < plan.signals && warp == 0) announce(plan, announced, plan.signals);
+  if (announced < plan.signals && warp == 0) announce(plan, announced, plan.signals, true);
 }
 
 }  // namespace

@@ -36,6 +36,15 @@ struct alignas(16) PlanFragment {
 };
 static_assert(sizeof(PlanSlot) == 16 && sizeof(PlanFragment) == 64, "layout shared with kernels");
 
+// The raw sum of a chunk, twice, so that it proves itself: one that has not arrived yet, or
+// an earlier launch's, does not agree with this launch's nonce. It needs no order against
+// the flags, and none costs a fence over the link.
+struct alignas(16) PlanSum {
+  std::uint64_t masked;  // sum ^ nonce
+  std::uint64_t mixed;   // sum * kSumFactor + nonce
+};
+inline constexpr std::uint64_t kSumFactor = 0x9E3779B97F4A7C15ull;
+
 // A plan that is small enough to travel with the launch.
 inline constexpr std::uint32_t kSmallFragments = 4, kSmallSlots = 32;
 struct SmallPlan {
@@ -49,7 +58,7 @@ struct SmallPlan {
 struct PlanLaunch {
   std::uint64_t fragments;  // device address of PlanFragment[fragment_count]; 0: `small`
   std::uint64_t slots;      // device address of PlanSlot[slot_count]
-  std::uint64_t sums;       // device address of u64[]: raw sums xor nonce, host memory
+  std::uint64_t sums;       // device address of PlanSum[], host memory
   std::uint64_t flags;      // device address of u32[signals], host memory, != sequence at rest
   std::uint64_t counters;   // device address of u32[signals], device memory, zero at rest
   std::uint64_t nonce;
@@ -62,13 +71,15 @@ struct PlanLaunch {
   std::uint32_t loads;     // stages that hold loads in flight, a CTA
   std::uint32_t stores;    // stages that hold stores in flight, a CTA
   std::uint32_t to_image;  // 1: save
-  std::uint32_t sum_only;  // 1: no copy; sums over the engine's pages (after DMA)
+  std::uint32_t sum_only;   // 1: no copy; sums over the engine's pages (after DMA)
+  std::uint32_t skip_sums;  // 1: sums are 0, to show what they cost
+  std::uint32_t pad;
   SmallPlan small;
 };
 
 inline constexpr std::uint32_t kMaxFragmentsPerLaunch = 256;
 inline constexpr std::uint32_t kMaxSlotsPerLaunch = 1024;
-inline constexpr std::uint32_t kMaxSumsPerLaunch = 128 * 1024;
+inline constexpr std::uint32_t kMaxSumsPerLaunch = 96 * 1024;
 inline constexpr std::uint32_t kMaxPack = 32;
 inline constexpr std::uint32_t kMaxStages = 8;  // loads and stores of a CTA, each
 
@@ -80,7 +91,7 @@ constexpr std::uint32_t table_bytes(const PlanLaunch& plan) {
   return plan.fragment_count * std::uint32_t{sizeof(PlanFragment)} + plan.slot_count * std::uint32_t{sizeof(PlanSlot)};
 }
 constexpr std::uint32_t bulk_shared_bytes(const PlanLaunch& plan) {
-  return (plan.loads + plan.stores) * (plan.stage_bytes + kMaxPack * 8 + 3 * 8) + table_bytes(plan) + 16;
+  return (plan.loads + plan.stores) * (plan.stage_bytes + kMaxPack * 8 + 3 * 8) + table_bytes(plan) + 32;
 }
 constexpr std::uint32_t any_shared_bytes(const PlanLaunch& plan) {
   return table_bytes(plan) + 2 * kMaxPack * 8;

@@ -132,6 +132,7 @@ class Builder {
   void close(bool goes_on) {
     if (open_.fragments.empty()) return;
     open_.stage_bytes = rules_.stage_bytes;
+    open_.skip_sums = rules_.skip_sums;
     open_.last_turn_goes_on = goes_on;
     launches_.push_back(std::move(open_));
     open_ = {};

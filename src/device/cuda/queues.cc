@@ -76,17 +76,12 @@ class Dma {
     CuCopy2D copy;
     copy.width = run.row_bytes;
     copy.height = run.rows;
-    auto* image = reinterpret_cast<void*>(run.image);
-    constexpr unsigned kHost = 1, kDevice = 2;
-    copy.src_type = save_ ? kDevice : kHost;
-    copy.dst_type = save_ ? kHost : kDevice;
-    (save_ ? copy.src_device : copy.dst_device) = run.page;
-    (save_ ? copy.src_pitch : copy.dst_pitch) = run.row_stride;
-    (save_ ? copy.dst_pitch : copy.src_pitch) = run.row_bytes;
-    if (save_)
-      copy.dst_host = image;
-    else
-      copy.src_host = image;
+    constexpr unsigned kUnified = 4;  // CU_MEMORYTYPE_UNIFIED: both are device addresses
+    copy.src_type = copy.dst_type = kUnified;
+    copy.src_device = save_ ? run.page : run.image;
+    copy.dst_device = save_ ? run.image : run.page;
+    copy.src_pitch = save_ ? run.row_stride : run.row_bytes;
+    copy.dst_pitch = save_ ? run.row_bytes : run.row_stride;
     return status_of(driver_, "cuMemcpy2DAsync", driver_.cuMemcpy2DAsync(&copy, stream_));
   }
 
@@ -119,6 +114,7 @@ PlanLaunch parameters_of(const LaunchPlan& plan, Transfer& transfer) {
   p.signals = static_cast<std::uint32_t>(plan.turns.size());
   p.sequence = transfer.sequence;
   p.stage_bytes = plan.stage_bytes;
+  p.skip_sums = plan.skip_sums ? 1 : 0;
   return p;
 }
 

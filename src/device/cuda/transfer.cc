@@ -1,6 +1,11 @@
 #include "device/cuda/transfer.h"
 
 #include <algorithm>
+#include <atomic>
+#include <type_traits>
+
+#include "base/checksum.h"
+#include "base/time.h"
 
 namespace orbitkv::device::cuda {
 namespace {
@@ -8,11 +13,13 @@ namespace {
 constexpr std::size_t kFragmentBytes = kMaxFragmentsPerLaunch * sizeof(PlanFragment);
 constexpr std::size_t kSlotBytes = kMaxSlotsPerLaunch * sizeof(PlanSlot);
 constexpr std::size_t kFlagBytes = kMaxFragmentsPerLaunch * sizeof(std::uint32_t);
-constexpr std::size_t kSumBytes = kMaxSumsPerLaunch * sizeof(std::uint64_t);
+constexpr std::size_t kSumBytes = kMaxSumsPerLaunch * sizeof(PlanSum);
 constexpr std::size_t kTransferBytes = kFragmentBytes + kSlotBytes + kFlagBytes + kSumBytes;
 
-std::uint64_t nonce_of(std::uint32_t sequence, std::size_t number) {
-  return (std::uint64_t{sequence} << 32 | number) * 0x9E3779B97F4A7C15ull | 1;
+// Never twice in a process: memory that another copier has given back still holds its sums.
+std::uint64_t fresh_nonce() {
+  static std::atomic<std::uint64_t> launches{static_cast<std::uint64_t>(monotonic_now().ns)};
+  return checksum::finish(launches.fetch_add(1, std::memory_order_relaxed));
 }
 
 }  // namespace
@@ -84,7 +91,7 @@ Transfer* TransferPool::take() {
   free_.erase(it);
   std::fill_n(t->flags, kMaxFragmentsPerLaunch, 0u);
   if (++t->sequence == 0) t->sequence = 1;
-  t->nonce = nonce_of(t->sequence, static_cast<std::size_t>(t - transfers_.data()));
+  t->nonce = fresh_nonce();
   t->waited_for = false;
   return t;
 }

@@ -16,7 +16,7 @@ namespace orbitkv::device::cuda {
 struct Transfer {
   PlanFragment* fragments = nullptr;  // kMaxFragmentsPerLaunch
   PlanSlot* slots = nullptr;          // kMaxSlotsPerLaunch
-  std::uint64_t* sums = nullptr;      // kMaxSumsPerLaunch
+  PlanSum* sums = nullptr;            // kMaxSumsPerLaunch
   std::uint32_t* flags = nullptr;     // kMaxFragmentsPerLaunch
   CuPtr device_fragments = 0, device_slots = 0, device_sums = 0, device_flags = 0;
   CuPtr counters = 0;
@@ -26,6 +26,17 @@ struct Transfer {
   std::uint32_t sequence = 0;
   std::uint64_t nonce = 0;
 
+  // For whoever waits on a device queue for flags that will not come.
+  void raise_all() {
+    for (std::uint32_t i = 0; i < kMaxFragmentsPerLaunch; ++i)
+      __atomic_store_n(&flags[i], sequence, __ATOMIC_RELEASE);
+  }
+  // Whether the sum has arrived, and what it is.
+  bool sum_at(std::size_t index, std::uint64_t& out) const {
+    const std::uint64_t masked = __atomic_load_n(&sums[index].masked, __ATOMIC_RELAXED);
+    out = masked ^ nonce;
+    return __atomic_load_n(&sums[index].mixed, __ATOMIC_RELAXED) == out * kSumFactor + nonce;
+  }
   bool raised(std::uint32_t signal) const {
     return __atomic_load_n(&flags[signal], __ATOMIC_ACQUIRE) == sequence;
   }

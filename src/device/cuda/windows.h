@@ -28,6 +28,8 @@ constexpr SizeClass size_class(std::uint64_t fragment_bytes) {
 // what starting it costs; at gentle pace as soon as DMA keeps up half of the link.
 inline constexpr std::uint64_t kDirectFromFull = 8 * 1024 * 1024;
 inline constexpr std::uint64_t kDirectFromGentle = 32 * 1024;
+// The reads that a kernel sends over the link queue behind the writes of a save; DMA's do not.
+inline constexpr std::uint64_t kDirectFromBesideSave = 64 * 1024;
 
 // What one machine was found to need; the defaults come from an H200 on PCIe 5 x16.
 struct Windows {
