@@ -47,6 +47,8 @@ class Call {
 };
 
 int& thread_capture_mode();
+void add_queues(Driver& table);
+void add_memory(Driver& table);
 void add_copies(Driver& table);
 
 }  // namespace orbitkv::device::cuda::fake

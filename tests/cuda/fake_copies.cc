@@ -127,23 +127,27 @@ CuResult set_words(CuPtr at, unsigned value, std::size_t words, CuStream stream)
   return kCuSuccess;
 }
 
+struct BatchCopy {
+  const CuPtr* to = nullptr;
+  const CuPtr* from = nullptr;
+  const std::size_t* bytes = nullptr;
+  std::size_t count = 0;
+  std::size_t* failed = nullptr;
+  bool attributes = false;  // are there, and for all copies
+};
 // In any order among themselves.
-CuResult copy_batch(CuPtr* to, CuPtr* from, std::size_t* bytes, std::size_t count,
-                    CuCopyAttributes* attributes, std::size_t* attribute_of, std::size_t attributes_count,
-                    std::size_t* failed, CuStream stream) {
+CuResult copy_batch(const BatchCopy& what, CuStream stream) {
   Call call("cuMemcpyBatchAsync", Needs::kContext);
   Stream* on = call.work_on(stream);
   if (call.code) return call.code;
-  if (on->legacy || count == 0 || failed == nullptr || attributes == nullptr || attributes_count == 0 ||
-      attributes_count > count || attribute_of[0] != 0)
-    return kCuInvalidValue;
+  if (on->legacy || what.count == 0 || what.failed == nullptr || !what.attributes) return kCuInvalidValue;
   auto pieces = std::make_shared<std::vector<Piece>>();
-  for (std::size_t i = 0; i < count; ++i) {
-    if (bytes[i] == 0) {
-      *failed = i;
+  for (std::size_t i = 0; i < what.count; ++i) {
+    if (what.bytes[i] == 0) {
+      *what.failed = i;
       return kCuInvalidValue;
     }
-    pieces->push_back({to[i], from[i], bytes[i]});
+    pieces->push_back({what.to[i], what.from[i], what.bytes[i]});
   }
   std::shuffle(pieces->begin(), pieces->end(), call.state.random);
   call.state.enqueue(*on, {.entry = "cuMemcpyBatchAsync", .run = [&state = call.state, on, pieces] {
@@ -167,7 +171,13 @@ void add_copies(Driver& table) {
   table.cuMemcpyHtoD = to_device;
   table.cuMemcpy2DAsync = copy_2d;
   table.cuMemsetD32Async = set_words;
-  table.cuMemcpyBatchAsync = copy_batch;
+  table.cuMemcpyBatchAsync = [](CuPtr* to, CuPtr* from, std::size_t* bytes, std::size_t count,
+                                CuCopyAttributes* attributes, std::size_t* attribute_of,
+                                std::size_t attributes_count, std::size_t* failed, CuStream stream) {
+    const bool all =
+        attributes != nullptr && attributes_count > 0 && attributes_count <= count && attribute_of[0] == 0;
+    return copy_batch({to, from, bytes, count, failed, all}, stream);
+  };
 }
 
 }  // namespace orbitkv::device::cuda::fake

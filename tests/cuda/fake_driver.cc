@@ -74,6 +74,11 @@ void FakeDriver::drop_flags(std::uint32_t count) {
   state_->flags_to_drop = count;
 }
 
+void FakeDriver::stall_after_flags(std::uint32_t count) {
+  std::lock_guard lock(state_->mutex);
+  state_->flags_until_stall = count;
+}
+
 void FakeDriver::stall(const std::string& entry) {
   std::lock_guard lock(state_->mutex);
   state_->stalls.insert(entry);
@@ -82,6 +87,7 @@ void FakeDriver::stall(const std::string& entry) {
 void FakeDriver::release() {
   std::lock_guard lock(state_->mutex);
   state_->stalls.clear();
+  state_->flags_until_stall = State::kAllFlags;
   for (Stream* stream : state_->all_streams())
     for (Op& op : stream->queue) op.stalled = false;
   state_->changed.notify_all();

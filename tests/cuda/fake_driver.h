@@ -68,6 +68,8 @@ class FakeDriver {
   void before(const std::string& entry, std::function<void()> hook);
   // The next `count` flags of layers are not raised.
   void drop_flags(std::uint32_t count);
+  // Kernels stand still once so many more flags have been raised, until release().
+  void stall_after_flags(std::uint32_t count);
   // What is enqueued by this entry from now on stands still, until release().
   void stall(const std::string& entry);
   void release();

@@ -240,6 +240,11 @@ class FakeKernelTest : public FakeDriverTest {
     std::memcpy(&value, host + at, sizeof value);
     return value;
   }
+  std::uint64_t sum_at(std::size_t index) const {
+    const std::uint64_t sum = word64(2048 + index * sizeof(PlanSum)) ^ plan.nonce;
+    EXPECT_EQ(word64(2048 + index * sizeof(PlanSum) + 8), sum * kSumFactor + plan.nonce);
+    return sum;
+  }
   std::vector<std::byte> pages() {
     std::vector<std::byte> bytes(2048);
     EXPECT_EQ(d.cuMemcpyDtoH(bytes.data(), memory, bytes.size()), 0);
@@ -261,10 +266,9 @@ TEST_F(FakeKernelTest, RestoresSumsAndRaisesItsFlags) {
     EXPECT_EQ(std::memcmp(image.data(), &bytes[block * 64], 32), 0);
     EXPECT_EQ(std::memcmp(&image[64], &bytes[1024 + block * 256], 96), 0);
     EXPECT_EQ(std::memcmp(&image[64 + 96], &bytes[1024 + block * 256 + 128], 96), 0);
-    EXPECT_EQ(word64(2048 + slot * 8), checksum::raw(image.first(32)) ^ plan.nonce);
+    EXPECT_EQ(sum_at(slot), checksum::raw(image.first(32)));
     std::uint64_t sum = 0;
-    for (std::size_t chunk = 0; chunk < 3; ++chunk)
-      sum += word64(2048 + (3 + slot * 3 + chunk) * 8) ^ plan.nonce;
+    for (std::size_t chunk = 0; chunk < 3; ++chunk) sum += sum_at(3 + slot * 3 + chunk);
     EXPECT_EQ(sum, checksum::raw(image.subspan(64, 192)));
   }
   EXPECT_EQ(word64(3072), kSequence | std::uint64_t{kSequence} << 32);

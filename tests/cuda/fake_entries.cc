@@ -1,5 +1,5 @@
-// The entry points of the fake, as far as the queue of a stream; those that copy stand in
-// fake_copies.cc.
+// The entry points of the fake for devices, contexts and modules; those of queues, memory
+// and copies stand in files of their own.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -8,9 +8,6 @@
 
 namespace orbitkv::device::cuda::fake {
 namespace {
-
-// New memory holds no zeros, at least not at its beginning.
-constexpr std::size_t kDirty = 64 * 1024;
 
 CuResult init(unsigned) {
   Call call("cuInit");
@@ -185,248 +182,20 @@ CuResult function_attribute(CuFunction function, int attribute, int value) {
   reinterpret_cast<Function*>(function)->dynamic_shared = static_cast<std::uint64_t>(value);
   return kCuSuccess;
 }
-CuResult launch(CuFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                unsigned block_y, unsigned block_z, unsigned shared, CuStream stream, void** parameters,
-                void** extra) {
+struct Launch {
+  CuFunction function = nullptr;
+  LaunchShape shape;
+  bool flat = false;  // one dimension
+  CuStream stream = nullptr;
+  void** parameters = nullptr;
+};
+CuResult launch(const Launch& what) {
   Call call("cuLaunchKernel", Needs::kContext);
-  Stream* on = call.work_on(stream);
+  Stream* on = call.work_on(what.stream);
   if (call.code) return call.code;
-  if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || extra != nullptr) return kCuInvalidValue;
-  return enqueue_kernel(call.state, *reinterpret_cast<Function*>(function), {grid_x, block_x, shared}, *on,
-                        parameters[0]);
-}
-
-// ---- streams ----
-
-CuResult stream_create(CuStream* stream, unsigned flags, int) {
-  Call call("cuStreamCreateWithPriority", Needs::kContext);
-  if (call.code) return call.code;
-  const std::uint64_t handle = call.state.new_handle();
-  auto& made = call.state.streams[handle] = std::make_unique<Stream>();
-  made->context = call.current();
-  made->blocking = (flags & kStreamNonBlocking) == 0;
-  *stream = reinterpret_cast<CuStream>(handle);
-  return kCuSuccess;
-}
-CuResult stream_destroy(CuStream stream) {
-  Call call("cuStreamDestroy");
-  if (call.code) return call.code;
-  auto found = call.state.streams.find(reinterpret_cast<std::uint64_t>(stream));
-  if (found == call.state.streams.end() || found->second->dead) return kCuInvalidHandle;
-  found->second->dead = true;
-  return found->second->context->error;
-}
-CuResult stream_query(CuStream stream) {
-  Call call("cuStreamQuery");
-  Stream* on = call.look_at(stream);
-  if (call.unsafe()) return call.code;
-  return call.state.idle(*on) ? kCuSuccess : kCuNotReady;
-}
-CuResult stream_synchronize(CuStream stream) {
-  Call call("cuStreamSynchronize");
-  Stream* on = call.look_at(stream);
-  if (call.unsafe()) return call.code;
-  call.wait([&] { return call.state.idle(*on); }, *on->context);
-  return on->context->error;
-}
-CuResult stream_wait_event(CuStream stream, CuEvent event, unsigned) {
-  Call call("cuStreamWaitEvent");
-  Stream* on = call.work_on(stream);
-  EventRef waited = call.event(event);
-  if (call.code) return call.code;
-  if (waited->captured_by != nullptr && waited->captured_by != on)
-    call.state.complain("cuStreamWaitEvent: the stream is drawn into a capture by a captured event");
-  call.state.enqueue(*on,
-                     {.entry = "cuStreamWaitEvent", .ready = [record = waited->record] { return *record; }});
-  return kCuSuccess;
-}
-CuResult stream_wait_value(CuStream stream, CuPtr at, std::uint32_t value, unsigned flags) {
-  Call call("cuStreamWaitValue32");
-  Stream* on = call.work_on(stream);
-  if (call.code) return call.code;
-  if (at % 4 != 0 || flags > kWaitValueEqual) return kCuInvalidValue;
-  const Reach word = call.state.reach(*on->context, {at, 4});
-  if (word.bytes == nullptr) return kCuInvalidValue;
-  const auto* of = reinterpret_cast<const std::uint32_t*>(word.bytes);
-  call.state.enqueue(*on, {.entry = "cuStreamWaitValue32", .ready = [of, value, flags] {
-                             const std::uint32_t now = __atomic_load_n(of, __ATOMIC_ACQUIRE);
-                             return flags == kWaitValueEqual ? now == value
-                                                             : static_cast<std::int32_t>(now - value) >= 0;
-                           }});
-  return kCuSuccess;
-}
-CuResult stream_is_capturing(CuStream stream, int* status) {
-  Call call("cuStreamIsCapturing");
-  Stream* on = call.look_at(stream);
-  if (call.code) return call.code;
-  if (call.implicit(*on)) return kCuCaptureImplicit;
-  *status = static_cast<int>(on->capture);
-  return kCuSuccess;
-}
-CuResult stream_context(CuStream stream, CuContext* context) {
-  Call call("cuStreamGetCtx");
-  Stream* on = call.look_at(stream);
-  if (call.code) return call.code;
-  *context = reinterpret_cast<CuContext>(on->context);
-  return kCuSuccess;
-}
-CuResult exchange_mode(int* mode) {
-  Call call("cuThreadExchangeStreamCaptureMode");
-  if (call.code) return call.code;
-  std::swap(*mode, thread_capture_mode());
-  return kCuSuccess;
-}
-
-// ---- events ----
-
-CuResult event_create(CuEvent* event, unsigned) {
-  Call call("cuEventCreate", Needs::kContext);
-  if (call.code) return call.code;
-  const std::uint64_t handle = call.state.new_handle();
-  call.state.events[handle] = std::make_shared<Event>(Event{.context = call.current()});
-  *event = reinterpret_cast<CuEvent>(handle);
-  return kCuSuccess;
-}
-CuResult event_destroy(CuEvent event) {
-  Call call("cuEventDestroy");
-  EventRef destroyed = call.event(event);
-  if (call.code && call.code != kCuIllegalAddress) return call.code;
-  call.state.events.erase(reinterpret_cast<std::uint64_t>(event));
-  call.state.dead_events.insert(reinterpret_cast<std::uint64_t>(event));
-  return destroyed ? destroyed->context->error : kCuSuccess;
-}
-CuResult event_record(CuEvent event, CuStream stream) {
-  Call call("cuEventRecord");
-  EventRef recorded = call.event(event);
-  Stream* on = call.look_at(stream);
-  if (call.code) return call.code;
-  if (recorded->context != on->context) return kCuInvalidHandle;
-  if (on->capture == Stream::Capture::kActive) {
-    call.state.complain("cuEventRecord: an event is drawn into a capture");
-    recorded->captured_by = on;
-    return kCuSuccess;
-  }
-  if (call.breaks_capture(*on)) return call.code;
-  recorded->captured_by = nullptr;
-  recorded->record = std::make_shared<bool>(false);
-  call.state.enqueue(*on, {.entry = "cuEventRecord", .run = [record = recorded->record, &state = call.state] {
-                             state.note("record");
-                             *record = true;
-                             return Step::kDone;
-                           }});
-  return kCuSuccess;
-}
-CuResult event_query(CuEvent event) {
-  Call call("cuEventQuery");
-  EventRef queried = call.event(event);
-  if (call.unsafe()) return call.code;
-  if (queried->captured_by != nullptr) return kCuCaptureUnsupported;
-  return *queried->record ? kCuSuccess : kCuNotReady;
-}
-
-// ---- memory ----
-
-CuResult mem_alloc(CuPtr* at, std::size_t bytes) {
-  Call call("cuMemAlloc", Needs::kContext);
-  if (call.unsafe()) return call.code;
-  if (bytes == 0) return kCuInvalidValue;
-  Allocation made;
-  made.bytes = {static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256)), std::free};
-  std::memset(made.bytes.get(), 0xCD, std::min(bytes, kDirty));
-  made.size = bytes;
-  made.context = call.current();
-  *at = reinterpret_cast<CuPtr>(made.bytes.get());
-  call.state.memory[*at] = std::move(made);
-  return kCuSuccess;
-}
-CuResult mem_free(CuPtr at) {
-  Call call("cuMemFree", Needs::kContext);
-  if (call.unsafe()) return call.code;
-  if (!call.state.memory.contains(at)) return kCuInvalidValue;
-  Context* context = call.state.memory[at].context;
-  call.wait_for_all(*context);
-  call.state.memory.erase(at);
-  return context->error;
-}
-CuResult host_alloc(void** at, std::size_t bytes, unsigned flags) {
-  Call call("cuMemHostAlloc", Needs::kContext);
-  if (call.unsafe()) return call.code;
-  if (bytes == 0) return kCuInvalidValue;
-  HostRange made;
-  made.bytes = {static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)), std::free};
-  std::memset(made.bytes.get(), 0xCD, std::min(bytes, kDirty));
-  made.size = bytes;
-  made.flags = flags;
-  made.context = call.current();
-  *at = made.bytes.get();
-  call.state.host_memory[reinterpret_cast<std::uint64_t>(*at)] = std::move(made);
-  return kCuSuccess;
-}
-CuResult free_host(void* at) {
-  Call call("cuMemFreeHost", Needs::kContext);
-  if (call.unsafe()) return call.code;
-  auto found = call.state.host_memory.find(reinterpret_cast<std::uint64_t>(at));
-  if (found == call.state.host_memory.end() || !found->second.bytes) return kCuInvalidValue;
-  call.wait_for_all(*found->second.context);
-  call.state.host_memory.erase(reinterpret_cast<std::uint64_t>(at));
-  return kCuSuccess;
-}
-CuResult host_register(void* at, std::size_t bytes, unsigned flags) {
-  Call call("cuMemHostRegister", Needs::kContext);
-  if (call.unsafe()) return call.code;
-  const auto begin = reinterpret_cast<std::uint64_t>(at);
-  if (bytes == 0 || begin == 0) return kCuInvalidValue;
-  auto next = call.state.host_memory.lower_bound(begin + bytes);
-  if (next != call.state.host_memory.begin()) {
-    const auto& [other, range] = *std::prev(next);
-    if (other + range.size > begin) return kCuAlreadyRegistered;
-  }
-  HostRange& made = call.state.host_memory[begin];
-  made.size = bytes;
-  made.flags = flags;
-  made.context = call.current();
-  call.state.note("register");
-  return kCuSuccess;
-}
-// As the real one it waits for nothing that a stream holds back for good; what then touches
-// the memory faults.
-CuResult host_unregister(void* at) {
-  Call call("cuMemHostUnregister", Needs::kContext);
-  if (call.unsafe()) return call.code;
-  auto found = call.state.host_memory.find(reinterpret_cast<std::uint64_t>(at));
-  if (found == call.state.host_memory.end() || found->second.bytes) return kCuNotRegistered;
-  call.state.host_memory.erase(found);
-  call.state.note("unregister");
-  return kCuSuccess;
-}
-CuResult host_pointer(CuPtr* device, void* host, unsigned) {
-  Call call("cuMemHostGetDevicePointer", Needs::kContext);
-  if (call.code) return call.code;
-  const auto at = reinterpret_cast<std::uint64_t>(host);
-  if (call.state.pinned(*call.current(), {at, 1}).bytes == nullptr) return kCuInvalidValue;
-  *device = call.state.config.aliased ? at + kAlias : at;
-  return kCuSuccess;
-}
-CuResult pointer_attribute(void* value, int attribute, CuPtr pointer) {
-  Call call("cuPointerGetAttribute");
-  if (call.code) return call.code;
-  const Context* owner = nullptr;
-  unsigned type = kMemoryTypeDevice;
-  auto next = call.state.memory.upper_bound(pointer);
-  if (next != call.state.memory.begin()) {
-    const auto& [at, allocation] = *std::prev(next);
-    if (pointer < at + allocation.size) owner = allocation.context;
-  }
-  for (const auto& context : call.state.contexts) {
-    if (owner != nullptr || !call.state.pinned(*context, {pointer, 1}).bytes) continue;
-    owner = context.get();
-    type = 1;  // host
-  }
-  if (owner == nullptr) return kCuInvalidValue;
-  if (attribute == kPointerContext) std::memcpy(value, &owner, sizeof owner);
-  if (attribute == kPointerMemoryType) std::memcpy(value, &type, sizeof type);
-  if (attribute == kPointerDeviceOrdinal) std::memcpy(value, &owner->device, sizeof owner->device);
-  return kCuSuccess;
+  if (!what.flat) return kCuInvalidValue;
+  return enqueue_kernel(call.state, *reinterpret_cast<Function*>(what.function), what.shape, *on,
+                        what.parameters[0]);
 }
 
 Driver make_entries() {
@@ -451,28 +220,14 @@ Driver make_entries() {
   d.cuModuleUnload = module_unload;
   d.cuModuleGetFunction = module_function;
   d.cuFuncSetAttribute = function_attribute;
-  d.cuLaunchKernel = launch;
-  d.cuStreamCreateWithPriority = stream_create;
-  d.cuStreamDestroy = stream_destroy;
-  d.cuStreamQuery = stream_query;
-  d.cuStreamSynchronize = stream_synchronize;
-  d.cuStreamWaitEvent = stream_wait_event;
-  d.cuStreamWaitValue32 = stream_wait_value;
-  d.cuStreamIsCapturing = stream_is_capturing;
-  d.cuStreamGetCtx = stream_context;
-  d.cuThreadExchangeStreamCaptureMode = exchange_mode;
-  d.cuEventCreate = event_create;
-  d.cuEventDestroy = event_destroy;
-  d.cuEventRecord = event_record;
-  d.cuEventQuery = event_query;
-  d.cuMemAlloc = mem_alloc;
-  d.cuMemFree = mem_free;
-  d.cuMemHostAlloc = host_alloc;
-  d.cuMemFreeHost = free_host;
-  d.cuMemHostRegister = host_register;
-  d.cuMemHostUnregister = host_unregister;
-  d.cuMemHostGetDevicePointer = host_pointer;
-  d.cuPointerGetAttribute = pointer_attribute;
+  d.cuLaunchKernel = [](CuFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                        CuStream stream, void** parameters, void** extra) {
+    const bool flat = grid_y == 1 && grid_z == 1 && block_y == 1 && block_z == 1 && extra == nullptr;
+    return launch({function, {grid_x, block_x, shared}, flat, stream, parameters});
+  };
+  add_queues(d);
+  add_memory(d);
   add_copies(d);
   return d;
 }

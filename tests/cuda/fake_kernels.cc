@@ -237,7 +237,7 @@ class Run {
       done += n;
     }
     if (plan_.to_image != 0 && plan_.sum_only == 0) std::memcpy(image.bytes, bytes.data(), piece.bytes);
-    block.sums.push_back({piece.sum, checksum::raw(bytes, piece.offset / 8)});
+    block.sums.push_back({piece.sum, plan_.skip_sums ? 0 : checksum::raw(bytes, piece.offset / 8)});
     return true;
   }
 

@@ -146,6 +146,8 @@ class State {
   std::map<std::string, std::function<void()>> hooks;
   std::set<std::string> stalls;
   std::uint32_t flags_to_drop = 0;
+  static constexpr std::uint32_t kAllFlags = ~0u;
+  std::uint32_t flags_until_stall = kAllFlags;
   std::vector<std::string> history, broken;
 
  private:

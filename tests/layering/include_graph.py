@@ -50,6 +50,7 @@ THIRD_PARTY = {
     "nanobind": {"python/bindings"},
     "gtest": {"tests"},
     "gmock": {"tests"},
+    "cuda.h": {"tests"},
 }
 
 SYSTEM_DIRECTORIES = {"sys", "linux", "asm", "bits", "arpa", "netinet", "net"}
