@@ -31,6 +31,9 @@ endfunction()
 
 # One gtest binary = one ctest test, label "unit" unless LABEL says otherwise.
 function(orbitkv_test name)
+  if(NOT ORBITKV_TESTS)
+    return()
+  endif()
   cmake_parse_arguments(A "" "LABEL" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE ${A_DEPS} GTest::gtest GTest::gtest_main)
