@@ -12,7 +12,7 @@ namespace {
 // Up to here a copy costs less than waking another thread for it. On a GPU the caller
 // starts the copy and does not carry it out.
 constexpr std::uint64_t kInlineBytes = 260 * 1024;
-constexpr std::uint64_t kInlineGpuBytes = 4 * 1024 * 1024;
+constexpr std::uint64_t kInlineGpuBytes = 32 * 1024 * 1024;
 // A save may have to wait for another publisher of the same blocks; nobody waits for a
 // save. A restore holds a request up.
 constexpr Duration kSaveGrantWithin = seconds(10);

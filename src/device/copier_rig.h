@@ -52,6 +52,7 @@ struct Implementation {
   std::function<std::unique_ptr<DeviceMemory>()> memory;
   std::function<std::shared_ptr<Device>()> device;
   std::function<std::unique_ptr<DeviceEvents>()> events = nullptr;  // null: no streams
+  bool header_first = false;  // a restore with a wrong header writes no page
 };
 inline void PrintTo(const Implementation& what, std::ostream* out) {
   *out << what.name;

@@ -58,14 +58,9 @@ Status Batch::add_group(const GroupCopy& copy, SlabTable& slabs) {
   group.slots = copy.slots;
   const std::size_t fragments = copy.group->fragments.size();
   (direction() == Direction::kSave ? group.found : group.expected).resize(copy.slots.size() * fragments);
+  group.wrong.resize(copy.slots.size());
   for (SlotCopy& slot : group.slots) slot.verified = false;
   ORBITKV_RETURN_IF_ERROR(locate(group, slabs));
-  if (direction() == Direction::kRestore && verify_) {
-    read_headers(group);
-  } else {
-    for (std::uint32_t i = 0; i < group.slots.size(); ++i) group.taking.push_back(i);
-  }
-  group.wrong.resize(group.taking.size());
   groups_.push_back(std::move(group));
   return ok_status();
 }
@@ -90,21 +85,29 @@ Status Batch::locate(Group& group, SlabTable& slabs) {
 }
 
 // The slab may change at any time: what is checked and what is used is one private copy.
-void Batch::read_headers(Group& group) {
+void Batch::read_header(Group& group, std::size_t i) {
   const std::size_t fragments = group.geometry->fragments.size();
-  std::vector<CuPtr> images;
-  for (std::uint32_t i = 0; i < group.slots.size(); ++i) {
-    const SlotCopy& slot = group.slots[i];
-    header_.assign(slot.image, slot.image + group.layout.header_bytes);
-    auto header = model::read_slot_header(header_, {slot.digest, slot.seed, slot.allocation, group.layout.slot_bytes,
-                                                    static_cast<std::uint32_t>(fragments)});
-    if (!header.ok()) continue;
+  const SlotCopy& slot = group.slots[i];
+  header_.assign(slot.image, slot.image + group.layout.header_bytes);
+  auto header = model::read_slot_header(header_, {slot.digest, slot.seed, slot.allocation, group.layout.slot_bytes,
+                                                  static_cast<std::uint32_t>(fragments)});
+  if (header.ok())
     std::copy(header->checks.begin(), header->checks.end(),
-              group.expected.begin() + static_cast<std::ptrdiff_t>(group.taking.size() * fragments));
-    group.taking.push_back(i);
-    images.push_back(group.images[i]);
+              group.expected.begin() + static_cast<std::ptrdiff_t>(i * fragments));
+  else
+    group.wrong[i] = 1;
+}
+
+bool Batch::read_headers(std::uint32_t most) {
+  if (direction() == Direction::kSave || !verify_) return true;
+  for (; header_group_ < groups_.size(); ++header_group_, header_slot_ = 0) {
+    Group& group = groups_[header_group_];
+    for (; header_slot_ < group.slots.size(); ++header_slot_) {
+      if (most-- == 0) return false;
+      read_header(group, header_slot_);
+    }
   }
-  group.images = std::move(images);
+  return true;
 }
 
 // ---- rounds ----
@@ -115,24 +118,31 @@ std::uint64_t Batch::largest_slot() const {
   return most;
 }
 
+std::uint64_t Batch::bytes() const {
+  std::uint64_t sum = 0;
+  for (const Group& group : groups_)
+    sum += group.slots.size() * (group.layout.slot_bytes - group.layout.header_bytes);
+  return sum;
+}
+
 std::uint64_t Batch::typical_fragment() const {
   return groups_.empty() || groups_[0].geometry->fragments.empty() ? 0 : groups_[0].geometry->fragments[0].bytes();
 }
 
 std::byte* Batch::image_of(const Window& window, std::uint32_t slot) const {
   const Group& group = groups_[window.group];
-  return group.slots[group.taking[window.first + slot]].image;
+  return group.slots[window.first + slot].image;
 }
 
 bool Batch::next_window(std::uint64_t room) {
   window_.first += window_.slots;
   window_.slots = 0;
-  while (window_.group < groups_.size() && window_.first == groups_[window_.group].taking.size())
+  while (window_.group < groups_.size() && window_.first == groups_[window_.group].slots.size())
     window_ = {window_.group + 1, 0, 0};
   if (window_.group == groups_.size()) return false;
   const Group& group = groups_[window_.group];
   const std::uint64_t fit = std::max<std::uint64_t>(1, room / group.layout.slot_bytes);
-  window_.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(fit, group.taking.size() - window_.first));
+  window_.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(fit, group.slots.size() - window_.first));
   return true;
 }
 
@@ -165,7 +175,7 @@ void Batch::end_round(const std::byte* buffer) {
                 layout.slot_bytes - layout.header_bytes);
 }
 
-// All taking slots, or those of the window with their images in the buffer.
+// All slots, or those of the window with their images in the buffer.
 std::vector<PlanGroup> Batch::plan_groups(CuPtr device_buffer) const {
   std::vector<PlanGroup> out;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -173,11 +183,11 @@ std::vector<PlanGroup> Batch::plan_groups(CuPtr device_buffer) const {
     PlanGroup plan{group.geometry, &group.layout, {}, {}};
     if (!bounces_) {
       plan.images = group.images;
-      for (const std::uint32_t i : group.taking) plan.blocks.push_back(group.slots[i].block);
+      for (const SlotCopy& slot : group.slots) plan.blocks.push_back(slot.block);
     } else if (g == window_.group) {
       for (std::uint32_t i = 0; i < window_.slots; ++i) {
         plan.images.push_back(device_buffer + i * group.layout.slot_bytes);
-        plan.blocks.push_back(group.slots[group.taking[window_.first + i]].block);
+        plan.blocks.push_back(group.slots[window_.first + i].block);
       }
     }
     out.push_back(std::move(plan));
@@ -207,7 +217,7 @@ bool Batch::collect_entry(const LaunchPlan& plan, const Transfer& transfer, std:
       raw += sum;
     }
     const std::uint32_t slot = (bounces_ ? window_.first : 0) + ref.first_slot + i;
-    const std::uint64_t found = check_of(fragment, group.slots[group.taking[slot]].seed, raw);
+    const std::uint64_t found = check_of(fragment, group.slots[slot].seed, raw);
     if (direction() == Direction::kSave)
       group.found[slot * fragments + ref.fragment] = found;
     else if (verify_ && group.expected[slot * fragments + ref.fragment] != found)
@@ -219,8 +229,8 @@ bool Batch::collect_entry(const LaunchPlan& plan, const Transfer& transfer, std:
 void Batch::settle() {
   for (Group& group : groups_) {
     const std::size_t fragments = group.geometry->fragments.size();
-    for (std::size_t i = 0; i < group.taking.size(); ++i) {
-      SlotCopy& slot = group.slots[group.taking[i]];
+    for (std::size_t i = 0; i < group.slots.size(); ++i) {
+      SlotCopy& slot = group.slots[i];
       if (direction() == Direction::kRestore) {
         slot.verified = group.wrong[i] == 0;
         continue;

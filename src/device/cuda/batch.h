@@ -1,5 +1,5 @@
-// One batch while it runs: which slots take part, what their fragments should sum to or
-// were found to sum to, and what is still to be launched. Host state only; the copier
+// One batch while it runs: what is still to be launched, what their fragments should sum to or
+// were found to sum to. Host state only; the copier
 // drives it. Used from one thread at a time.
 #pragma once
 
@@ -23,11 +23,10 @@ class Batch {
     const GroupGeometry* geometry = nullptr;
     model::SlotLayout layout;
     std::span<SlotCopy> slots;
-    std::vector<std::uint32_t> taking;   // slots that are copied
-    std::vector<CuPtr> images;           // of each taking slot, as the device sees it; 0: bounces
-    // Checks, taking slots x fragments: what a restore should find, what a save found.
+    std::vector<CuPtr> images;  // of each slot, as the device sees it; 0: bounces
+    // Checks, slots x fragments: what a restore should find, what a save found.
     std::vector<std::uint64_t> expected, found;
-    std::vector<std::uint8_t> wrong;     // of each taking slot
+    std::vector<std::uint8_t> wrong;  // of each slot
   };
   // A launch on the device's queues.
   struct Running {
@@ -37,8 +36,7 @@ class Batch {
     bool only_drains = false;   // of a failed enqueue: waits for the end, reads no sums
   };
 
-  // Checks everything and takes the slabs. Restores read, check and keep the headers. An
-  // error: nothing was taken.
+  // Checks everything and takes the slabs. An error: nothing was taken.
   static Result<std::unique_ptr<Batch>> open(CopyBatch batch, SlabTable& slabs, bool verify);
 
   Direction direction() const { return batch_.direction; }
@@ -46,6 +44,8 @@ class Batch {
   Fence& ready() { return batch_.ready; }
   const std::vector<LayerEvent>& events() const { return batch_.events; }
 
+  // A restore's headers are read, checked and kept, `most` at a call. True: all of them.
+  bool read_headers(std::uint32_t most);
   // Checks (restore) or keeps (save) the sums of a raised signal. False: not all of them have
   // arrived; ask again.
   bool collect(const LaunchPlan& plan, const Transfer& transfer, std::uint32_t signal);
@@ -60,6 +60,7 @@ class Batch {
   // After the last signal of a bounced save's round: payloads go from the buffer to the images.
   void end_round(const std::byte* buffer);
   std::uint64_t largest_slot() const;
+  std::uint64_t bytes() const;  // payload
   // Of the size that most fragments have: the first group's.
   std::uint64_t typical_fragment() const;
   // Everything that is planned stands on the queues.
@@ -79,12 +80,12 @@ class Batch {
   explicit Batch(CopyBatch batch, bool verify) : batch_(std::move(batch)), verify_(verify) {}
   Status add_group(const GroupCopy& copy, SlabTable& slabs);
   Status locate(Group& group, SlabTable& slabs);
-  void read_headers(Group& group);
+  void read_header(Group& group, std::size_t i);
   Status check_slots(const GroupCopy& copy) const;
   Status check_destinations() const;
   struct Window {
     std::size_t group = 0;
-    std::uint32_t first = 0, slots = 0;  // of the taking ones
+    std::uint32_t first = 0, slots = 0;
   };
   bool next_window(std::uint64_t room);
   std::vector<PlanGroup> plan_groups(CuPtr device_buffer) const;
@@ -97,6 +98,7 @@ class Batch {
   std::vector<Group> groups_;
   std::vector<SlabTable::Use> uses_;
   bool rounds_done_ = false;
+  std::size_t header_group_ = 0, header_slot_ = 0;  // next to be read
   Window window_;  // bounces
   std::vector<std::byte> header_;  // the private copy that is checked
 };

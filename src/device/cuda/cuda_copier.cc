@@ -16,6 +16,13 @@ namespace {
 constexpr std::uint32_t kTransfers = 8;
 // Between two looks at the stream itself, which tells of a device that has failed.
 constexpr std::uint32_t kPollsPerQuery = 256;
+// A restore's headers are read while its first layers are on their way.
+constexpr std::uint32_t kHeadersPerPoll = 64;
+// Up to here one pass of a kernel with the bytes in registers ends sooner than bulk copies
+// that go through shared memory and several warps.
+constexpr std::uint64_t kTinyBytes = 32 * 1024;
+// What one launch of DMA copies: its sums run while the next one copies.
+constexpr std::uint64_t kDirectBytes = 8 * 1024 * 1024;
 
 // A copy the end of which cannot be shown may still write: nothing may be reused, not even
 // by an orderly exit of this process.
@@ -31,18 +38,18 @@ class Bounce {
  public:
   Bounce(std::shared_ptr<Context> context, ByteCount bytes) : context_(std::move(context)), bytes_(bytes) {}
   ~Bounce() {
-    if (host_ == nullptr) return;
     Scope scope(*context_);
-    context_->driver().cuMemFreeHost(host_);
+    for (void* host : made_) context_->driver().cuMemFreeHost(host);
   }
   // Room for one image at least.
   Status ready(std::uint64_t slot_bytes) {
     if (host_ != nullptr && room_ >= slot_bytes) return ok_status();
     const Driver& d = context_->driver();
-    if (host_ != nullptr) d.cuMemFreeHost(std::exchange(host_, nullptr));
+    // A smaller one is kept: freeing it would wait for all that the device does.
     room_ = std::max(bytes_.value, slot_bytes);
     ORBITKV_RETURN_IF_ERROR(
         status_of(d, "cuMemHostAlloc", d.cuMemHostAlloc(&host_, room_, kHostAllocPortable | kHostAllocDeviceMap)));
+    made_.push_back(host_);
     return status_of(d, "cuMemHostGetDevicePointer", d.cuMemHostGetDevicePointer(&device_, host_, 0));
   }
   std::byte* host() const { return static_cast<std::byte*>(host_); }
@@ -57,6 +64,7 @@ class Bounce {
   void* host_ = nullptr;
   CuPtr device_ = 0;
   std::uint64_t room_ = 0;
+  std::vector<void*> made_;
 };
 
 class CudaCopier final : public Copier {
@@ -100,7 +108,7 @@ class CudaCopier final : public Copier {
     Scope scope(*parts_->context);
     if (b.ready()) note(b, queues_->wait_for(b.direction(), b.ready().event()));
     b.ready() = Fence();
-    advance(b);
+    if (!b.bounces()) advance(b);  // filling the buffer is for whoever polls
     return ticket;
   }
 
@@ -111,18 +119,17 @@ class CudaCopier final : public Copier {
     return b.failure.ok() && b.all_launched() && b.next_event == b.events().size();
   }
 
-  // Older batches may hold what this one waits for, so all of them go on.
+  // Others may hold what this one waits for, so all of them go on.
   std::optional<CopyEnd> poll(CopyTicket ticket) override {
     auto it = batches_.find(ticket.value);
     if (it == batches_.end()) return std::nullopt;
     Scope scope(*parts_->context);
     for (auto& [number, batch] : batches_) {
-      if (number > ticket.value) break;
       if (!collect(*batch)) return CopyEnd{recompute("the process is ending"), batch->stats, false};
       advance(*batch);
     }
     Batch& b = *it->second;
-    const bool copied = b.running.empty() && (!b.failure.ok() || b.all_launched());
+    const bool copied = b.running.empty() && (!b.failure.ok() || b.all_launched()) && b.read_headers(0);
     if (!copied || !fired(b)) return std::nullopt;
     return end(it);
   }
@@ -137,11 +144,14 @@ class CudaCopier final : public Copier {
   }
 
   PlanRules rules_for(const Batch& b) const {
+    const Traits& traits = parts_->context->traits();
     PlanRules rules;
-    rules.has_bulk = parts_->context->kernels().bulk != nullptr;
+    rules.has_bulk = parts_->context->kernels().bulk != nullptr && b.bytes() > kTinyBytes;
+    rules.max_slots = slots_that_fit(static_cast<std::uint32_t>(traits.shared_bytes));
     rules.one_turn_a_launch = !queues_->signals_layers() && !b.events().empty();
     rules.skip_sums = !options_.verify && b.direction() == Direction::kRestore;
     rules.stage_bytes = b.windows.of(b.direction(), options_.pace, b.typical_fragment()).stage_bytes;
+    if (direct(b, b.typical_fragment())) rules.max_bytes = kDirectBytes;
     return rules;
   }
 
@@ -156,6 +166,8 @@ class CudaCopier final : public Copier {
       if (transfer == nullptr) return;
       launch(b, *transfer);
     }
+    const bool copied = b.running.empty() && (!b.failure.ok() || b.all_launched());
+    if (copied && b.bounces() && bounce(b).user == &b) bounce(b).user = nullptr;
     if (b.failure.ok() && b.all_launched() && (!b.bounces() || b.running.empty())) record_rest(b);
   }
 
@@ -171,14 +183,16 @@ class CudaCopier final : public Copier {
     return b.next_round(rules_for(b), buffer.host(), buffer.device(), buffer.room());
   }
 
-  bool direct(const Batch& b, const LaunchPlan& plan) const {
+  bool direct(const Batch& b, std::uint64_t run_bytes) const {
     if (options_.method != CopyMethod::kAuto) return options_.method == CopyMethod::kDirect;
     std::uint64_t from = options_.pace == CopyPace::kGentle ? kDirectFromGentle : kDirectFromFull;
     if (b.direction() == Direction::kRestore && save_runs()) from = std::min(from, kDirectFromBesideSave);
-    return std::all_of(plan.fragments.begin(), plan.fragments.end(),
-                       [&](const PlanFragment& f) { return f.row_bytes >= from; });
+    return run_bytes >= from;
   }
-
+  bool direct(const Batch& b, const LaunchPlan& plan) const {
+    return std::all_of(plan.fragments.begin(), plan.fragments.end(),
+                       [&](const PlanFragment& f) { return direct(b, f.row_bytes); });
+  }
   bool save_runs() const {
     return std::any_of(batches_.begin(), batches_.end(), [](const auto& entry) {
       return entry.second->direction() == Direction::kSave && !entry.second->running.empty();
@@ -246,6 +260,7 @@ class CudaCopier final : public Copier {
 
   // Takes in what signals say. False: the driver has gone, because the process ends.
   bool collect(Batch& b) {
+    if (!b.read_headers(kHeadersPerPoll)) return true;
     while (!b.running.empty()) {
       Batch::Running& front = b.running.front();
       const LaunchPlan& plan = b.launches[front.plan];
@@ -316,8 +331,6 @@ class CudaCopier final : public Copier {
 
   CopyEnd end(Batches::iterator it) {
     Batch& b = *it->second;
-    Bounce& buffer = bounce(b);
-    if (buffer.user == &b) buffer.user = nullptr;
     if (b.fired != nullptr) fired_.push_back(b.fired);
     if (b.failure.ok()) b.settle();
     CopyEnd out{b.failure, b.stats, true};

@@ -78,7 +78,7 @@ struct PlanLaunch {
 };
 
 inline constexpr std::uint32_t kMaxFragmentsPerLaunch = 256;
-inline constexpr std::uint32_t kMaxSlotsPerLaunch = 1024;
+inline constexpr std::uint32_t kMaxSlotsPerLaunch = 4096;
 inline constexpr std::uint32_t kMaxSumsPerLaunch = 96 * 1024;
 inline constexpr std::uint32_t kMaxPack = 32;
 inline constexpr std::uint32_t kMaxStages = 8;  // loads and stores of a CTA, each
@@ -92,6 +92,12 @@ constexpr std::uint32_t table_bytes(const PlanLaunch& plan) {
 }
 constexpr std::uint32_t bulk_shared_bytes(const PlanLaunch& plan) {
   return (plan.loads + plan.stores) * (plan.stage_bytes + kMaxPack * 8 + 3 * 8) + table_bytes(plan) + 32;
+}
+// Slots of a launch that leave room for a full fragment table and four stages of 16 KiB.
+constexpr std::uint32_t slots_that_fit(std::uint32_t shared_bytes) {
+  constexpr std::uint32_t kRest = 4 * (16 * 1024 + kMaxPack * 8 + 3 * 8) + kMaxFragmentsPerLaunch * sizeof(PlanFragment) + 32;
+  const std::uint32_t fit = shared_bytes > kRest ? (shared_bytes - kRest) / sizeof(PlanSlot) : 0;
+  return fit < 16 ? 16 : fit > kMaxSlotsPerLaunch ? kMaxSlotsPerLaunch : fit;
 }
 constexpr std::uint32_t any_shared_bytes(const PlanLaunch& plan) {
   return table_bytes(plan) + 2 * kMaxPack * 8;

@@ -86,7 +86,7 @@ class Builder {
     ORBITKV_CHECK(chunks <= rules_.max_sums, "a fragment has more chunks than a launch has sums");
     const bool here = known_window(item.group, first_slot, slots) != nullptr;
     const bool fits = open_.width == item.width && open_.fragments.size() < rules_.max_fragments &&
-                      open_.sums + slots * chunks <= rules_.max_sums &&
+                      open_.sums + slots * chunks <= rules_.max_sums && open_.bytes < rules_.max_bytes &&
                       (here || open_.slots.size() + slots <= rules_.max_slots);
     if (!open_.fragments.empty() && !fits) close(open_.turns.back() == item.turn);
     if (open_.fragments.empty()) open_.width = item.width;

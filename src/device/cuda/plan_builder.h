@@ -30,6 +30,7 @@ struct PlanRules {
   std::uint32_t max_slots = kMaxSlotsPerLaunch;
   std::uint32_t max_fragments = kMaxFragmentsPerLaunch;
   std::uint32_t max_sums = kMaxSumsPerLaunch;
+  std::uint64_t max_bytes = ~std::uint64_t{0};  // soft: one fragment of one window may exceed it
   bool has_bulk = true;            // false: kBulk is never chosen
   bool skip_sums = false;
   bool one_turn_a_launch = false;  // nothing but the end of a launch says that a layer is there

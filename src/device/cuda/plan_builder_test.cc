@@ -50,6 +50,7 @@ class Maker {
     made.rules.max_fragments = coin() ? kMaxFragmentsPerLaunch : 1 + upto(6);
     // The largest fragment alone needs so many.
     made.rules.max_sums = 20000 / made.rules.stage_bytes + 1 + upto(coin() ? 4000 : 10);
+    if (coin()) made.rules.max_bytes = 1 + upto(100000);
     made.rules.has_bulk = coin();
     made.rules.one_turn_a_launch = upto(3) == 0;
     return made;
@@ -138,6 +139,7 @@ void expect_launch(const Case& made, const LaunchPlan& launch) {
     units += f.chunks > 1 ? f.slots * f.chunks : (f.slots + f.pack - 1) / f.pack;
     sums += f.slots * f.chunks;
     signal = f.signal;
+    EXPECT_LT(bytes, made.rules.max_bytes) << "full before the last fragment";
     bytes += std::uint64_t{f.bytes} * f.slots;
   }
   EXPECT_EQ(signal + 1, launch.turns.size());
@@ -216,19 +218,18 @@ TEST(PlanBuilder, NothingIsNoLaunch) {
   EXPECT_TRUE(build_launches({}, {}).empty());
 }
 
-// The largest launch fits the smallest shared memory of its kind of part.
+// The largest launch fits the shared memory of every kind of part.
 TEST(PlanBuilder, TheLargestPlanFitsSharedMemory) {
-  constexpr std::uint32_t kSm120 = 99 * 1024, kSm80 = 163 * 1024, kSm90 = 227 * 1024;
-  PlanLaunch plan{};
-  plan.fragment_count = kMaxFragmentsPerLaunch;
-  plan.slot_count = kMaxSlotsPerLaunch;
-  EXPECT_LE(any_shared_bytes(plan), kSm120);
-  EXPECT_LE(any_shared_bytes(plan), kSm80);
-  plan.stage_bytes = 16 * 1024;
-  plan.loads = plan.stores = 2;
-  EXPECT_LE(bulk_shared_bytes(plan), kSm90);
-  plan.loads = plan.stores = 1;  // what a launch is cut down to
-  EXPECT_LE(bulk_shared_bytes(plan), kSm120);
+  for (const std::uint32_t shared : {99u * 1024, 163u * 1024, 227u * 1024}) {
+    PlanLaunch plan{};
+    plan.fragment_count = kMaxFragmentsPerLaunch;
+    plan.slot_count = slots_that_fit(shared);
+    EXPECT_GE(plan.slot_count, 16u);
+    EXPECT_LE(any_shared_bytes(plan), shared);
+    plan.stage_bytes = 16 * 1024;
+    plan.loads = plan.stores = 2;
+    EXPECT_LE(bulk_shared_bytes(plan), shared);
+  }
 }
 
 TEST(WidthOf, IsTheWidestThatEverythingAllows) {

@@ -38,7 +38,7 @@ std::vector<suite::Implementation> host_implementations() {
   for (const Isa isa : kAllIsas) {
     if (!isa_supported(isa)) continue;
     all.push_back({mix_kernel(isa).name, [] { return std::make_unique<HostMemory>(); },
-                   [isa] { return std::shared_ptr(make_host_device(isa)); }});
+                   [isa] { return std::shared_ptr(make_host_device(isa)); }, nullptr, true});
   }
   return all;
 }
