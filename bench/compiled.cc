@@ -3,29 +3,42 @@
 namespace orbitkv::bench {
 namespace {
 
-// As device/cuda/queues.cc bounds its calls.
+// As device/cuda bounds its calls and launches (queues.cc, cuda_copier.cc).
 constexpr std::uint64_t kCopiesPerCall = 64;
+constexpr std::uint64_t kTinyBytes = 32 * 1024;
+constexpr std::uint64_t kDirectBytes = 8 * 1024 * 1024;
+
+device::cuda::PlanRules rules_of(const CompileFacts& facts, Carrier carrier) {
+  device::cuda::PlanRules rules;
+  rules.has_bulk = facts.has_bulk && facts.payload > kTinyBytes;
+  rules.stage_bytes = facts.stage_bytes;
+  rules.max_slots = device::cuda::slots_that_fit(facts.shared_bytes);
+  if (carrier == Carrier::kDma) rules.max_bytes = kDirectBytes;
+  return rules;
+}
 
 // Rows at a constant pitch are one call, single runs share calls where the driver has that.
-std::uint64_t dma_calls(const device::cuda::LaunchPlan& plan, const CompileRules& rules) {
+std::uint64_t dma_calls(const device::cuda::LaunchPlan& plan, const CompileFacts& facts) {
   std::uint64_t calls = 0, runs = 0;
   for (const device::cuda::PlanFragment& f : plan.fragments) {
     const std::uint64_t rows = f.bytes / f.row_bytes;
-    const bool pitched = rows > 1 && f.row_stride <= static_cast<std::uint64_t>(rules.max_pitch);
+    const bool pitched = rows > 1 && f.row_stride <= static_cast<std::uint64_t>(facts.max_pitch);
     (pitched ? calls : runs) += pitched ? f.slots : f.slots * rows;
   }
-  return calls + (rules.batched_dma ? (runs + kCopiesPerCall - 1) / kCopiesPerCall : runs);
+  return calls + (facts.batched_dma ? (runs + kCopiesPerCall - 1) / kCopiesPerCall : runs);
 }
 
 }  // namespace
 
-Compiled compile(std::span<const device::cuda::PlanGroup> groups, const CompileRules& rules) {
+Compiled compile(std::span<const device::cuda::PlanGroup> groups, const CompileFacts& facts,
+                 Carrier carrier) {
   Compiled out;
-  for (const device::cuda::LaunchPlan& plan : device::cuda::build_launches(groups, rules.plan)) {
+  for (const device::cuda::LaunchPlan& plan :
+       device::cuda::build_launches(groups, rules_of(facts, carrier))) {
     ++out.launches;
     out.units += plan.units;
     out.plan_bytes += plan.upload_bytes();
-    out.dma_calls += dma_calls(plan, rules);
+    if (carrier == Carrier::kDma) out.dma_calls += dma_calls(plan, facts);
   }
   return out;
 }

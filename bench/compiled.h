@@ -8,18 +8,24 @@
 
 namespace orbitkv::bench {
 
+// All by kernel, or all by DMA (sums are launches beside its calls).
+enum class Carrier : std::uint8_t { kKernel, kDma };
 struct Compiled {
-  std::uint64_t launches = 0;   // kernels, when all goes by kernel
+  std::uint64_t launches = 0;
   std::uint64_t units = 0;      // of all launches
-  std::uint64_t dma_calls = 0;  // when all goes by DMA; sums are launches beside them
+  std::uint64_t dma_calls = 0;  // 0 by kernel
   std::uint64_t plan_bytes = 0;
-  std::uint64_t submissions(bool by_dma) const { return by_dma ? dma_calls + launches : launches; }
+  std::uint64_t submissions() const { return dma_calls + launches; }
 };
-struct CompileRules {
-  device::cuda::PlanRules plan;
-  bool batched_dma = true;
+// What of a machine and a batch decides.
+struct CompileFacts {
+  std::uint64_t payload = 0;
+  std::uint32_t stage_bytes = 0;
+  std::uint32_t shared_bytes = 0;
   int max_pitch = 0;
+  bool has_bulk = true;
+  bool batched_dma = true;
 };
-Compiled compile(std::span<const device::cuda::PlanGroup> groups, const CompileRules& rules);
+Compiled compile(std::span<const device::cuda::PlanGroup> groups, const CompileFacts& facts, Carrier carrier);
 
 }  // namespace orbitkv::bench

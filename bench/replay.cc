@@ -24,15 +24,21 @@ struct Forced {
 constexpr Forced kForced[] = {
     {"direct", CopyMethod::kDirect}, {"kernel", CopyMethod::kKernel}, {"auto", CopyMethod::kAuto}};
 
-Compiled compiled_of(const ReplayRig& rig, const Gpu& gpu, const device::cuda::Windows& windows,
+struct BothWays {
+  Compiled kernel, dma;
+  const Compiled& of(bool by_dma) const { return by_dma ? dma : kernel; }
+};
+BothWays compiled_of(const ReplayRig& rig, const Gpu& gpu, const device::cuda::Windows& windows,
                      Direction direction) {
-  CompileRules rules;
-  rules.plan.has_bulk = gpu.context()->kernels().bulk != nullptr;
-  rules.plan.stage_bytes = windows.of(direction, device::CopyPace::kFull, rig.typical_fragment()).stage_bytes;
-  rules.batched_dma = gpu.driver().cuMemcpyBatchAsync != nullptr;
-  rules.max_pitch = gpu.context()->traits().max_pitch;
+  CompileFacts facts;
+  facts.payload = rig.payload();
+  facts.stage_bytes = windows.of(direction, device::CopyPace::kFull, rig.typical_fragment()).stage_bytes;
+  facts.shared_bytes = static_cast<std::uint32_t>(gpu.context()->traits().shared_bytes);
+  facts.max_pitch = gpu.context()->traits().max_pitch;
+  facts.has_bulk = gpu.context()->kernels().bulk != nullptr;
+  facts.batched_dma = gpu.driver().cuMemcpyBatchAsync != nullptr;
   const auto groups = rig.plan_groups();
-  return compile(groups, rules);
+  return {compile(groups, facts, Carrier::kKernel), compile(groups, facts, Carrier::kDma)};
 }
 
 // The operations of one shape, by the first of them.
@@ -116,13 +122,14 @@ class ShapeRunner {
   Status report_method(const Shape& shape, const Forced& forced, const ReplayRig& rig,
                        std::vector<Run> runs) {
     const TraceLine& line = *shape.line;
-    const Compiled compiled = compiled_of(rig, gpu_, windows_, line.direction);
+    const BothWays compiled = compiled_of(rig, gpu_, windows_, line.direction);
     const bool by_dma = stats_.method == CopyMethod::kDirect;
-    const bool computed = stats_.submissions == compiled.submissions(by_dma) &&
-                          stats_.plan_bytes == compiled.plan_bytes && stats_.fragments == line.fragments &&
-                          stats_.bytes == line.bytes;
-    const bool recorded = !line.bounced && line.plan_bytes == compiled.plan_bytes &&
-                          line.submissions == compiled.submissions(line.method == "direct");
+    const Compiled& ours = compiled.of(by_dma);
+    const Compiled& traced = compiled.of(line.method == "direct");
+    const bool computed = stats_.submissions == ours.submissions() && stats_.plan_bytes == ours.plan_bytes &&
+                          stats_.fragments == line.fragments && stats_.bytes == line.bytes;
+    const bool recorded =
+        !line.bounced && line.plan_bytes == traced.plan_bytes && line.submissions == traced.submissions();
     Case what{"replay",
               name(shape, forced),
               ByteCount(rig.payload()),
@@ -133,10 +140,10 @@ class ShapeRunner {
     const auto number = [](std::uint64_t value) { return std::to_string(value); };
     what.extras = {{"operations", number(shape.operations)},
                    {"method", by_dma ? "\"direct\"" : "\"kernel\""},
-                   {"launches", number(compiled.launches)},
-                   {"units", number(compiled.units)},
-                   {"dma_calls", number(compiled.dma_calls)},
-                   {"plan_bytes", number(compiled.plan_bytes)},
+                   {"launches", number(ours.launches)},
+                   {"units", number(ours.units)},
+                   {"dma_calls", number(ours.dma_calls)},
+                   {"plan_bytes", number(ours.plan_bytes)},
                    {"submissions", number(stats_.submissions)},
                    {"as_computed", computed ? "true" : "false"},
                    {"recorded_method", "\"" + line.method + "\""},
