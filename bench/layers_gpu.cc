@@ -1,9 +1,12 @@
 #include "bench/layers_gpu.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "base/text.h"
 #include "bench/transfer_cases.h"
+#include "device/cuda/plan.h"
 
 namespace orbitkv::bench {
 namespace {
@@ -15,7 +18,15 @@ constexpr TransferCase kLayered[] = {
     {"layers_36", {36, 2, 128, 2 * kKiB.value}, 128, true, 20},         // 18 MiB
     {"layers_36_16KiB", {36, 2, 128, 16 * kKiB.value}, 128, true, 10},  // 144 MiB
 };
-constexpr std::uint64_t kComputeBytes = 512 * kMiB.value;  // the largest buffer of one layer
+// The compute of a layer: sums over a buffer that stays in the GPU's cache, on half of its
+// multiprocessors, so that it is bound by arithmetic like a layer of a model, not by memory.
+constexpr std::uint32_t kComputeFragment = 256 * 1024, kComputeStage = 16 * 1024;
+constexpr std::uint32_t kComputeChunks = kComputeFragment / kComputeStage;
+constexpr std::uint32_t kMostWork = device::cuda::kMaxSlotsPerLaunch;  // fragments a layer
+struct ComputeLayout {  // of the plan's pinned memory, bytes
+  static constexpr std::uint64_t kSlots = 4096, kFlags = 512 * 1024, kSums = 1024 * 1024;
+  static constexpr std::uint64_t kBytes = kSums + std::uint64_t{kMostWork} * kComputeChunks * 16;
+};
 struct Load {
   const char* name;
   double of_copy;  // compute alone over copy alone
@@ -28,7 +39,9 @@ class Consumer {
   static Result<std::unique_ptr<Consumer>> make(Gpu& gpu, std::uint32_t layers) {
     std::unique_ptr<Consumer> made(new Consumer(gpu));
     ORBITKV_ASSIGN_OR_RETURN(made->stream_, GpuStream::make(gpu));
-    ORBITKV_ASSIGN_OR_RETURN(made->buffer_, GpuMemory::make(gpu, ByteCount(kComputeBytes)));
+    ORBITKV_ASSIGN_OR_RETURN(made->buffer_, GpuMemory::make(gpu, ByteCount(kComputeFragment + 64)));
+    ORBITKV_RETURN_IF_ERROR(made->buffer_->fill(0));
+    ORBITKV_RETURN_IF_ERROR(made->write_plan());
     for (std::uint32_t i = 0; i < layers; ++i) {
       CuEvent event = nullptr;
       ORBITKV_RETURN_IF_ERROR(
@@ -41,6 +54,7 @@ class Consumer {
   ~Consumer() {
     stream_.reset();
     for (CuEvent event : events_) gpu_.driver().cuEventDestroy(event);
+    if (plan_ != nullptr) gpu_.driver().cuMemFreeHost(plan_);
   }
 
   std::vector<client::LayerEvent> layer_events() const {
@@ -59,8 +73,7 @@ class Consumer {
       if (waits)
         ORBITKV_RETURN_IF_ERROR(
             gpu_.check("cuStreamWaitEvent", d.cuStreamWaitEvent(stream_->handle(), event, 0)));
-      ORBITKV_RETURN_IF_ERROR(gpu_.check(
-          "cuMemsetD32Async", d.cuMemsetD32Async(buffer_->at(), 0, words_of_a_layer, stream_->handle())));
+      ORBITKV_RETURN_IF_ERROR(compute());
     }
     return stream_->mark();
   }
@@ -72,24 +85,65 @@ class Consumer {
   }
   // So that all layers together take about so long: two steps of proportion.
   Status aim_at(Duration target) {
-    words_of_a_layer = kComputeBytes / 16;
-    for (int i = 0; i < 3; ++i) {
+    work_of_a_layer_ = 256;
+    for (int i = 0; i < 4; ++i) {
       ORBITKV_ASSIGN_OR_RETURN(const Duration now, alone());
-      const double factor = static_cast<double>(target.ns) / static_cast<double>(now.ns);
-      const double words = static_cast<double>(words_of_a_layer) * factor;
-      words_of_a_layer = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(words), 256, kComputeBytes / 4);
+      const double work = work_of_a_layer_ * static_cast<double>(target.ns) / static_cast<double>(now.ns);
+      work_of_a_layer_ = static_cast<std::uint32_t>(std::clamp(work, 1.0, static_cast<double>(kMostWork)));
     }
     return ok_status();
   }
 
  private:
   explicit Consumer(Gpu& gpu) : gpu_(gpu) {}
+
+  Status write_plan() {
+    const Driver& d = gpu_.driver();
+    ORBITKV_RETURN_IF_ERROR(gpu_.check(
+        "cuMemHostAlloc", d.cuMemHostAlloc(&plan_, ComputeLayout::kBytes, device::cuda::kHostAllocDeviceMap)));
+    ORBITKV_RETURN_IF_ERROR(
+        gpu_.check("cuMemHostGetDevicePointer", d.cuMemHostGetDevicePointer(&device_plan_, plan_, 0)));
+    std::memset(plan_, 0, ComputeLayout::kBytes);
+    device::cuda::PlanFragment fragment{};
+    fragment.base = buffer_->at();
+    fragment.row_bytes = fragment.bytes = kComputeFragment;
+    fragment.slots = kMostWork;
+    fragment.pack = 1;
+    fragment.chunks = kComputeChunks;
+    std::memcpy(plan_, &fragment, sizeof fragment);
+    return ok_status();
+  }
+  Status compute() {
+    // Changes only between runs, when no launch reads it.
+    static_cast<device::cuda::PlanFragment*>(plan_)->slots = work_of_a_layer_;
+    device::cuda::PlanLaunch plan{};
+    plan.fragments = device_plan_;
+    plan.slots = device_plan_ + ComputeLayout::kSlots;
+    plan.sums = device_plan_ + ComputeLayout::kSums;
+    plan.flags = device_plan_ + ComputeLayout::kFlags;
+    plan.counters = buffer_->at() + kComputeFragment;
+    plan.fragment_count = plan.signals = plan.sum_only = 1;
+    plan.sequence = ++sequence_;
+    plan.slot_count = work_of_a_layer_;
+    plan.units = work_of_a_layer_ * kComputeChunks;
+    plan.stage_bytes = kComputeStage;
+    void* parameters[] = {&plan};
+    const auto ctas = static_cast<unsigned>(gpu_.context()->traits().multiprocessors / 2);
+    return gpu_.check("cuLaunchKernel",
+                      gpu_.driver().cuLaunchKernel(gpu_.context()->kernels().any16, ctas, 1, 1, device::cuda::kAnyThreads,
+                                                   1, 1, device::cuda::any_shared_bytes(plan), stream_->handle(),
+                                                   parameters, nullptr));
+  }
+
   Gpu& gpu_;
   std::unique_ptr<GpuStream> stream_;
   std::unique_ptr<GpuMemory> buffer_;
   std::vector<CuEvent> events_;
   std::vector<std::string> names_;
-  std::uint64_t words_of_a_layer = kComputeBytes / 16;
+  std::uint32_t work_of_a_layer_ = 256;
+  std::uint32_t sequence_ = 0;
+  void* plan_ = nullptr;
+  device::cuda::CuPtr device_plan_ = 0;
 };
 
 struct Times {
