@@ -103,6 +103,11 @@ void FakeDriver::deinitialise() {
   state_->deinitialised = true;
 }
 
+void FakeDriver::revive() {
+  std::lock_guard lock(state_->mutex);
+  state_->deinitialised = false;
+}
+
 // ---- the engine ----
 
 CuStream FakeDriver::new_stream(CuDevice device, unsigned flags) {

@@ -77,6 +77,7 @@ class FakeDriver {
   void lose(CuDevice device, CuResult code);
   // As after the driver's own exit handler.
   void deinitialise();
+  void revive();  // so that a test can clean up after it
 
   // What an engine does. Streams and contexts made here are no leaks.
   CuStream new_stream(CuDevice device, unsigned flags = kStreamNonBlocking);
