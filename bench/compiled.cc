@@ -1,19 +1,16 @@
 #include "bench/compiled.h"
 
+#include "device/cuda/windows.h"
+
 namespace orbitkv::bench {
 namespace {
 
-// As device/cuda bounds its calls and launches (queues.cc, cuda_copier.cc).
-constexpr std::uint64_t kCopiesPerCall = 64;
-constexpr std::uint64_t kTinyBytes = 32 * 1024;
-constexpr std::uint64_t kDirectBytes = 8 * 1024 * 1024;
-
 device::cuda::PlanRules rules_of(const CompileFacts& facts, Carrier carrier) {
   device::cuda::PlanRules rules;
-  rules.has_bulk = facts.has_bulk && facts.payload > kTinyBytes;
+  rules.has_bulk = facts.has_bulk && facts.payload > device::cuda::kTinyBytes;
   rules.stage_bytes = facts.stage_bytes;
   rules.max_slots = device::cuda::slots_that_fit(facts.shared_bytes);
-  if (carrier == Carrier::kDma) rules.max_bytes = kDirectBytes;
+  if (carrier == Carrier::kDma) rules.max_bytes = device::cuda::kDirectBytes;
   return rules;
 }
 
@@ -25,7 +22,8 @@ std::uint64_t dma_calls(const device::cuda::LaunchPlan& plan, const CompileFacts
     const bool pitched = rows > 1 && f.row_stride <= static_cast<std::uint64_t>(facts.max_pitch);
     (pitched ? calls : runs) += pitched ? f.slots : f.slots * rows;
   }
-  return calls + (facts.batched_dma ? (runs + kCopiesPerCall - 1) / kCopiesPerCall : runs);
+  return calls + (facts.batched_dma ? (runs + device::cuda::kCopiesPerCall - 1) / device::cuda::kCopiesPerCall
+                                    : runs);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ constexpr TransferCase kLayered[] = {
 constexpr std::uint32_t kComputeFragment = 256 * 1024, kComputeStage = 16 * 1024;
 constexpr std::uint32_t kComputeChunks = kComputeFragment / kComputeStage;
 constexpr std::uint32_t kMostWork = device::cuda::kMaxSlotsPerLaunch;  // fragments a layer
-struct ComputeLayout {  // of the plan's pinned memory, bytes
+struct ComputeLayout {                                                 // of the plan's pinned memory, bytes
   static constexpr std::uint64_t kSlots = 4096, kFlags = 512 * 1024, kSums = 1024 * 1024;
   static constexpr std::uint64_t kBytes = kSums + std::uint64_t{kMostWork} * kComputeChunks * 16;
 };
@@ -99,8 +99,9 @@ class Consumer {
 
   Status write_plan() {
     const Driver& d = gpu_.driver();
-    ORBITKV_RETURN_IF_ERROR(gpu_.check(
-        "cuMemHostAlloc", d.cuMemHostAlloc(&plan_, ComputeLayout::kBytes, device::cuda::kHostAllocDeviceMap)));
+    ORBITKV_RETURN_IF_ERROR(
+        gpu_.check("cuMemHostAlloc",
+                   d.cuMemHostAlloc(&plan_, ComputeLayout::kBytes, device::cuda::kHostAllocDeviceMap)));
     ORBITKV_RETURN_IF_ERROR(
         gpu_.check("cuMemHostGetDevicePointer", d.cuMemHostGetDevicePointer(&device_plan_, plan_, 0)));
     std::memset(plan_, 0, ComputeLayout::kBytes);
@@ -129,10 +130,10 @@ class Consumer {
     plan.stage_bytes = kComputeStage;
     void* parameters[] = {&plan};
     const auto ctas = static_cast<unsigned>(gpu_.context()->traits().multiprocessors / 2);
-    return gpu_.check("cuLaunchKernel",
-                      gpu_.driver().cuLaunchKernel(gpu_.context()->kernels().any16, ctas, 1, 1, device::cuda::kAnyThreads,
-                                                   1, 1, device::cuda::any_shared_bytes(plan), stream_->handle(),
-                                                   parameters, nullptr));
+    return gpu_.check("cuLaunchKernel", gpu_.driver().cuLaunchKernel(gpu_.context()->kernels().any16, ctas, 1,
+                                                                     1, device::cuda::kAnyThreads, 1, 1,
+                                                                     device::cuda::any_shared_bytes(plan),
+                                                                     stream_->handle(), parameters, nullptr));
   }
 
   Gpu& gpu_;

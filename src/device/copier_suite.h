@@ -114,8 +114,9 @@ TEST_P(CopierSuite, FlippedHeaderBitIsDetected) {
     EXPECT_FALSE(rig->restores(slot)) << "header byte " << at;
     flip(header[at], at % 8);
   }
-  if (std::get<0>(GetParam()).header_first)
+  if (std::get<0>(GetParam()).header_first) {
     EXPECT_TRUE(rig->pages_are_as_expected()) << "a page was written before its header was verified";
+  }
   EXPECT_TRUE(rig->restores(slot));
 }
 
@@ -131,7 +132,9 @@ TEST_P(CopierSuite, WrongGrantIsDetected) {
   wrong = right;
   wrong.allocation.value += 1;
   EXPECT_FALSE(rig->restores(wrong)) << "allocation";
-  if (std::get<0>(GetParam()).header_first) EXPECT_TRUE(rig->pages_are_as_expected());
+  if (std::get<0>(GetParam()).header_first) {
+    EXPECT_TRUE(rig->pages_are_as_expected());
+  }
 }
 
 TEST_P(CopierSuite, SwappedImagesAreDetected) {

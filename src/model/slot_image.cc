@@ -1,6 +1,7 @@
 #include "model/slot_image.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -59,6 +60,40 @@ std::uint64_t write_slot_header(const SlotHeader& header, std::uint64_t seed, st
 std::uint64_t slot_header_digest(std::span<const std::byte> header, std::uint64_t seed) {
   return checksum::check(checksum::raw(header), checksum::fragment_id(seed, checksum::kHeaderName),
                          header.size());
+}
+
+namespace {
+std::uint64_t raw_of_word(std::uint64_t word, std::uint64_t index) {
+  return checksum::raw(std::as_bytes(std::span(&word, 1)), index);
+}
+}  // namespace
+
+SlotHeaderWriter::SlotHeaderWriter(const ExpectedSlot& slot, std::byte* out)
+    : out_(out), bytes_(slot_header_bytes(slot.fragments)) {
+  std::vector<std::byte> fixed;
+  ByteWriter writer(fixed);
+  writer.u32(kSlotMagic);
+  writer.u16(kSlotVersion);
+  writer.u16(kRawEncoding);
+  writer.u32(slot.fragments);
+  writer.u32(static_cast<std::uint32_t>(bytes_));
+  writer.u64(slot.allocation.value);
+  writer.u64(slot.slot_bytes);
+  std::copy(fixed.begin(), fixed.end(), out_);
+  raw_ = checksum::raw(fixed);
+  const std::uint64_t end = kFixedHeaderBytes + 8 * std::uint64_t{slot.fragments};
+  std::fill(out_ + end, out_ + bytes_, std::byte{0});
+  for (std::uint64_t at = end; at < bytes_; at += 8) raw_ += raw_of_word(0, at / 8);
+}
+
+void SlotHeaderWriter::put(std::uint32_t fragment, std::uint64_t check) {
+  const std::uint64_t at = kFixedHeaderBytes + 8 * std::uint64_t{fragment};
+  std::memcpy(out_ + at, &check, sizeof check);
+  raw_ += raw_of_word(check, at / 8);
+}
+
+std::uint64_t SlotHeaderWriter::digest(std::uint64_t seed) const {
+  return checksum::check(raw_, checksum::fragment_id(seed, checksum::kHeaderName), bytes_);
 }
 
 Result<SlotHeader> read_slot_header(std::span<const std::byte> header, const ExpectedSlot& expected) {

@@ -54,7 +54,7 @@ struct SlotHeader {
 std::uint64_t write_slot_header(const SlotHeader& header, std::uint64_t seed, std::span<std::byte> out);
 std::uint64_t slot_header_digest(std::span<const std::byte> header, std::uint64_t seed);
 
-// Digest first, then every field against what the grant says.
+// What a grant says of an image.
 struct ExpectedSlot {
   std::uint64_t digest = 0;
   std::uint64_t seed = 0;
@@ -62,6 +62,23 @@ struct ExpectedSlot {
   std::uint64_t slot_bytes = 0;
   std::uint32_t fragments = 0;
 };
+// The same header check by check, in any order, as fragments are copied: when the last one
+// is known nothing is left to write. Each check once; the digest is of what was put, not of
+// what lies in `out` meanwhile.
+class SlotHeaderWriter {
+ public:
+  // `out`: slot_header_bytes(fragments), written from the start.
+  SlotHeaderWriter(const ExpectedSlot& slot, std::byte* out);
+  void put(std::uint32_t fragment, std::uint64_t check);
+  std::uint64_t digest(std::uint64_t seed) const;  // after all checks
+
+ private:
+  std::byte* out_;
+  std::uint64_t bytes_;
+  std::uint64_t raw_;  // of all words but the checks that are still to come
+};
+
+// Digest first, then every field against what the grant says.
 Result<SlotHeader> read_slot_header(std::span<const std::byte> header, const ExpectedSlot& expected);
 
 }  // namespace orbitkv::model

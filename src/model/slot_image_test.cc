@@ -66,13 +66,12 @@ TEST(SlotImage, SeedIsPinnedAndBindsTheWholeKey) {
 TEST(SlotImage, HeaderBytesAreExact) {
   const Written w = written();
   const std::uint64_t words[] = {
-      0x0000000149564B4F, 0x0000008000000003, 100, 8448, 0x1111, 0x2222, 0x3333, 0,
-      0,                  0,                  0,   0,    0,      0,      0,      0};
+      0x0000000149564B4F, 0x0000008000000003, 100, 8448, 0x1111, 0x2222, 0x3333, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   ASSERT_EQ(w.bytes.size(), sizeof words);
   EXPECT_TRUE(std::ranges::equal(w.bytes, std::as_bytes(std::span(words))));
   EXPECT_EQ(w.expected.digest, 0xeefb65157c8590b9u);
-  EXPECT_EQ(w.expected.digest,
-            checksum::check(checksum::raw(w.bytes), checksum::fragment_id(kSeed, checksum::kHeaderName), 128));
+  EXPECT_EQ(w.expected.digest, checksum::check(checksum::raw(w.bytes),
+                                               checksum::fragment_id(kSeed, checksum::kHeaderName), 128));
 }
 
 TEST(SlotImage, RoundTripAtEveryFill) {
@@ -121,6 +120,21 @@ TEST(SlotImage, EveryFieldIsCompared) {
   Written w = written();
   w.expected.fragments = 13;
   EXPECT_NE(refusal(w).find("the header size"), std::string::npos);
+}
+
+TEST(SlotImage, AHeaderGrowsCheckByCheckInAnyOrder) {
+  for (const std::uint32_t n : {1u, 3u, 12u, 13u, 72u}) {
+    std::vector<std::uint64_t> checks;
+    for (std::uint64_t i = 0; i < n; ++i) checks.push_back(~i * 0x0101010101010101);
+    const Written whole = written(checks);
+    std::vector<std::byte> out(whole.bytes.size(), std::byte{0xEE});
+    SlotHeaderWriter writer(whole.expected, out.data());
+    for (std::uint32_t i = 0; i < n; ++i) writer.put((i * 5 + 2) % n, checks[(i * 5 + 2) % n]);
+    EXPECT_EQ(out, whole.bytes) << n;
+    EXPECT_EQ(writer.digest(kSeed), whole.expected.digest) << n;
+    out[40] = std::byte{1};  // what others do to the image changes no digest
+    EXPECT_EQ(writer.digest(kSeed), whole.expected.digest) << n;
+  }
 }
 
 TEST(SlotImage, AWrongAreaIsABug) {

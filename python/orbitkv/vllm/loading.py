@@ -33,7 +33,7 @@ def obstacles(vllm_config: Any) -> list[str]:
 
 
 def choose(setting: str, vllm_config: Any) -> str:
-    """ASYNC, LAYERS or AUTO (layers while no other request is served) for this engine."""
+    """ASYNC, LAYERS or AUTO (layers unless a request is generating already) for this engine."""
     if setting == ASYNC:
         return ASYNC
     found = obstacles(vllm_config)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "base/checksum.h"
 #include "base/text.h"
@@ -16,6 +17,11 @@ constexpr auto kRawEncoding = static_cast<std::uint16_t>(model::Encoding::kRaw);
 std::uint64_t check_of(const FragmentGeometry& fragment, std::uint64_t seed, std::uint64_t raw) {
   const checksum::FragmentName name{fragment.layer, fragment.component, kRawEncoding};
   return checksum::check(raw, checksum::fragment_id(seed, name), fragment.bytes());
+}
+
+model::ExpectedSlot expected_of(const Batch::Group& group, const SlotCopy& slot) {
+  return {slot.digest, slot.seed, slot.allocation, group.layout.slot_bytes,
+          static_cast<std::uint32_t>(group.geometry->fragments.size())};
 }
 
 }  // namespace
@@ -42,13 +48,17 @@ Status Batch::check_slots(const GroupCopy& copy) const {
 
 // Two images into one page: which bytes land is anybody's guess, and both sums would be right.
 Status Batch::check_destinations() const {
-  std::vector<std::pair<const GroupGeometry*, std::uint32_t>> pages;
-  for (const GroupCopy& copy : batch_.groups)
-    for (const SlotCopy& slot : copy.slots) pages.emplace_back(copy.group, slot.block);
-  std::sort(pages.begin(), pages.end());
-  auto twice = std::adjacent_find(pages.begin(), pages.end());
-  if (twice == pages.end()) return ok_status();
-  return reject(format_text("block %u is the destination of two images in one restore", twice->second));
+  std::map<const GroupGeometry*, std::vector<bool>> named;
+  for (const GroupCopy& copy : batch_.groups) {
+    std::vector<bool>& blocks = named[copy.group];
+    blocks.resize(copy.group->num_blocks);
+    for (const SlotCopy& slot : copy.slots) {
+      if (blocks[slot.block])
+        return reject(format_text("block %u is the destination of two images in one restore", slot.block));
+      blocks[slot.block] = true;
+    }
+  }
+  return ok_status();
 }
 
 Status Batch::add_group(const GroupCopy& copy, SlabTable& slabs) {
@@ -57,7 +67,8 @@ Status Batch::add_group(const GroupCopy& copy, SlabTable& slabs) {
   group.layout = model::slot_layout(copy.group->shape);
   group.slots = copy.slots;
   const std::size_t fragments = copy.group->fragments.size();
-  (direction() == Direction::kSave ? group.found : group.expected).resize(copy.slots.size() * fragments);
+  if (direction() == Direction::kRestore) group.expected.resize(copy.slots.size() * fragments);
+  if (direction() == Direction::kSave) group.headers.reserve(copy.slots.size());
   group.wrong.resize(copy.slots.size());
   for (SlotCopy& slot : group.slots) slot.verified = false;
   ORBITKV_RETURN_IF_ERROR(locate(group, slabs));
@@ -89,8 +100,7 @@ void Batch::read_header(Group& group, std::size_t i) {
   const std::size_t fragments = group.geometry->fragments.size();
   const SlotCopy& slot = group.slots[i];
   header_.assign(slot.image, slot.image + group.layout.header_bytes);
-  auto header = model::read_slot_header(header_, {slot.digest, slot.seed, slot.allocation, group.layout.slot_bytes,
-                                                  static_cast<std::uint32_t>(fragments)});
+  auto header = model::read_slot_header(header_, expected_of(group, slot));
   if (header.ok())
     std::copy(header->checks.begin(), header->checks.end(),
               group.expected.begin() + static_cast<std::ptrdiff_t>(i * fragments));
@@ -98,13 +108,17 @@ void Batch::read_header(Group& group, std::size_t i) {
     group.wrong[i] = 1;
 }
 
-bool Batch::read_headers(std::uint32_t most) {
-  if (direction() == Direction::kSave || !verify_) return true;
+bool Batch::take_headers(std::uint32_t most) {
+  if (direction() == Direction::kRestore && !verify_) return true;
   for (; header_group_ < groups_.size(); ++header_group_, header_slot_ = 0) {
     Group& group = groups_[header_group_];
     for (; header_slot_ < group.slots.size(); ++header_slot_) {
       if (most-- == 0) return false;
-      read_header(group, header_slot_);
+      const SlotCopy& slot = group.slots[header_slot_];
+      if (direction() == Direction::kRestore)
+        read_header(group, header_slot_);
+      else
+        group.headers.emplace_back(expected_of(group, slot), slot.image);
     }
   }
   return true;
@@ -126,7 +140,9 @@ std::uint64_t Batch::bytes() const {
 }
 
 std::uint64_t Batch::typical_fragment() const {
-  return groups_.empty() || groups_[0].geometry->fragments.empty() ? 0 : groups_[0].geometry->fragments[0].bytes();
+  return groups_.empty() || groups_[0].geometry->fragments.empty()
+             ? 0
+             : groups_[0].geometry->fragments[0].bytes();
 }
 
 std::byte* Batch::image_of(const Window& window, std::uint32_t slot) const {
@@ -142,7 +158,8 @@ bool Batch::next_window(std::uint64_t room) {
   if (window_.group == groups_.size()) return false;
   const Group& group = groups_[window_.group];
   const std::uint64_t fit = std::max<std::uint64_t>(1, room / group.layout.slot_bytes);
-  window_.slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(fit, group.slots.size() - window_.first));
+  window_.slots =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(fit, group.slots.size() - window_.first));
   return true;
 }
 
@@ -171,7 +188,8 @@ void Batch::end_round(const std::byte* buffer) {
   if (!bounces_ || direction() == Direction::kRestore || window_.slots == 0) return;
   const model::SlotLayout& layout = groups_[window_.group].layout;
   for (std::uint32_t i = 0; i < window_.slots; ++i)
-    std::memcpy(image_of(window_, i) + layout.header_bytes, buffer + i * layout.slot_bytes + layout.header_bytes,
+    std::memcpy(image_of(window_, i) + layout.header_bytes,
+                buffer + i * layout.slot_bytes + layout.header_bytes,
                 layout.slot_bytes - layout.header_bytes);
 }
 
@@ -197,48 +215,47 @@ std::vector<PlanGroup> Batch::plan_groups(CuPtr device_buffer) const {
 
 // ---- sums ----
 
-bool Batch::collect(const LaunchPlan& plan, const Transfer& transfer, std::uint32_t signal) {
-  for (std::size_t e = 0; e < plan.fragments.size(); ++e)
-    if (plan.fragments[e].signal == signal && !collect_entry(plan, transfer, e)) return false;
+bool Batch::collect(Running& launch) {
+  const LaunchPlan& plan = launches[launch.plan];
+  for (; launch.entry < plan.fragments.size(); ++launch.entry, launch.slot = 0) {
+    const PlanFragment& f = plan.fragments[launch.entry];
+    if (f.signal != launch.signal) break;
+    for (; launch.slot < f.slots; ++launch.slot)
+      if (!collect_slot(plan, launch)) return false;
+  }
+  ++launch.signal;
   return true;
 }
 
-bool Batch::collect_entry(const LaunchPlan& plan, const Transfer& transfer, std::size_t entry) {
-  const PlanFragment& f = plan.fragments[entry];
-  const FragmentRef& ref = plan.refs[entry];
-  Group& group = groups_[ref.group];
-  const FragmentGeometry& fragment = group.geometry->fragments[ref.fragment];
-  const std::size_t fragments = group.geometry->fragments.size();
-  for (std::uint32_t i = 0; i < f.slots; ++i) {
-    std::uint64_t raw = 0;
-    for (std::uint32_t chunk = 0; chunk < f.chunks; ++chunk) {
-      std::uint64_t sum = 0;
-      if (!transfer.sum_at(f.first_sum + std::size_t{i} * f.chunks + chunk, sum)) return false;
-      raw += sum;
-    }
-    const std::uint32_t slot = (bounces_ ? window_.first : 0) + ref.first_slot + i;
-    const std::uint64_t found = check_of(fragment, group.slots[slot].seed, raw);
-    if (direction() == Direction::kSave)
-      group.found[slot * fragments + ref.fragment] = found;
-    else if (verify_ && group.expected[slot * fragments + ref.fragment] != found)
-      group.wrong[slot] = 1;
+bool Batch::collect_slot(const LaunchPlan& plan, const Running& launch) {
+  const PlanFragment& f = plan.fragments[launch.entry];
+  const FragmentRef& ref = plan.refs[launch.entry];
+  std::uint64_t raw = 0;
+  for (std::uint32_t chunk = 0; chunk < f.chunks; ++chunk) {
+    std::uint64_t sum = 0;
+    if (!launch.transfer->sum_at(f.first_sum + std::size_t{launch.slot} * f.chunks + chunk, sum))
+      return false;
+    raw += sum;
   }
+  Group& group = groups_[ref.group];
+  const std::size_t fragments = group.geometry->fragments.size();
+  const std::uint32_t slot = (bounces_ ? window_.first : 0) + ref.first_slot + launch.slot;
+  const std::uint64_t found = check_of(group.geometry->fragments[ref.fragment], group.slots[slot].seed, raw);
+  if (direction() == Direction::kSave)
+    group.headers[slot].put(ref.fragment, found);
+  else if (verify_ && group.expected[slot * fragments + ref.fragment] != found)
+    group.wrong[slot] = 1;
   return true;
 }
 
 void Batch::settle() {
   for (Group& group : groups_) {
-    const std::size_t fragments = group.geometry->fragments.size();
     for (std::size_t i = 0; i < group.slots.size(); ++i) {
       SlotCopy& slot = group.slots[i];
-      if (direction() == Direction::kRestore) {
+      if (direction() == Direction::kRestore)
         slot.verified = group.wrong[i] == 0;
-        continue;
-      }
-      const auto checks = group.found.begin() + static_cast<std::ptrdiff_t>(i * fragments);
-      const model::SlotHeader header{slot.allocation, group.layout.slot_bytes,
-                                     {checks, checks + static_cast<std::ptrdiff_t>(fragments)}};
-      slot.digest = model::write_slot_header(header, slot.seed, {slot.image, group.layout.header_bytes});
+      else
+        slot.digest = group.headers[i].digest(slot.seed);
     }
   }
 }

@@ -14,6 +14,7 @@
 #include "device/cuda/plan_builder.h"
 #include "device/cuda/transfer.h"
 #include "device/cuda/windows.h"
+#include "model/slot_image.h"
 
 namespace orbitkv::device::cuda {
 
@@ -23,17 +24,19 @@ class Batch {
     const GroupGeometry* geometry = nullptr;
     model::SlotLayout layout;
     std::span<SlotCopy> slots;
-    std::vector<CuPtr> images;  // of each slot, as the device sees it; 0: bounces
-    // Checks, slots x fragments: what a restore should find, what a save found.
-    std::vector<std::uint64_t> expected, found;
-    std::vector<std::uint8_t> wrong;  // of each slot
+    std::vector<CuPtr> images;                     // of each slot, as the device sees it; 0: bounces
+    std::vector<std::uint64_t> expected;           // restore: checks, slots x fragments
+    std::vector<model::SlotHeaderWriter> headers;  // save: of each slot
+    std::vector<std::uint8_t> wrong;               // of each slot
   };
   // A launch on the device's queues.
   struct Running {
     Transfer* transfer = nullptr;
-    std::size_t plan = 0;       // of launches()
-    std::uint32_t signal = 0;   // next one to be raised
-    bool only_drains = false;   // of a failed enqueue: waits for the end, reads no sums
+    std::size_t plan = 0;      // of launches()
+    std::uint32_t signal = 0;  // next one to be raised
+    std::size_t entry = 0;     // of the plan: the fragment, and its slot, whose sum is next
+    std::uint32_t slot = 0;
+    bool only_drains = false;  // of a failed enqueue: waits for the end, reads no sums
   };
 
   // Checks everything and takes the slabs. An error: nothing was taken.
@@ -44,12 +47,12 @@ class Batch {
   Fence& ready() { return batch_.ready; }
   const std::vector<LayerEvent>& events() const { return batch_.events; }
 
-  // A restore's headers are read, checked and kept, `most` at a call. True: all of them.
-  bool read_headers(std::uint32_t most);
-  // Checks (restore) or keeps (save) the sums of a raised signal. False: not all of them have
-  // arrived; ask again.
-  bool collect(const LaunchPlan& plan, const Transfer& transfer, std::uint32_t signal);
-  // Writes headers and digests (save), verdicts (restore).
+  // Headers are read and checked (restore) or begun (save), `most` at a call. True: all.
+  bool take_headers(std::uint32_t most);
+  // Checks (restore) or keeps (save) the sums of the launch's next signal, which is raised.
+  // False: not all of them have arrived; ask again, and it goes on where it stopped.
+  bool collect(Running& launch);
+  // Writes digests (save) or verdicts (restore).
   void settle();
   // Letting go of the slabs.
   void release() { uses_.clear(); }
@@ -90,7 +93,7 @@ class Batch {
   bool next_window(std::uint64_t room);
   std::vector<PlanGroup> plan_groups(CuPtr device_buffer) const;
   std::byte* image_of(const Window& window, std::uint32_t slot) const;
-  bool collect_entry(const LaunchPlan& plan, const Transfer& transfer, std::size_t entry);
+  bool collect_slot(const LaunchPlan& plan, const Running& launch);
 
   CopyBatch batch_;
   bool verify_;
@@ -98,9 +101,9 @@ class Batch {
   std::vector<Group> groups_;
   std::vector<SlabTable::Use> uses_;
   bool rounds_done_ = false;
-  std::size_t header_group_ = 0, header_slot_ = 0;  // next to be read
-  Window window_;  // bounces
-  std::vector<std::byte> header_;  // the private copy that is checked
+  std::size_t header_group_ = 0, header_slot_ = 0;  // next to be taken
+  Window window_;                                   // bounces
+  std::vector<std::byte> header_;                   // the private copy that is checked
 };
 
 }  // namespace orbitkv::device::cuda

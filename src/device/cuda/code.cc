@@ -8,10 +8,9 @@
 #include "base/text.h"
 
 // The files as they are, with a zero behind them. ORBITKV_*_FILE come from CMakeLists.txt.
-#define ORBITKV_EMBED(name, file)                                                         \
-  asm(".pushsection .rodata\n.balign 16\n.hidden orbitkv_embed_" #name                    \
-      "\n.global orbitkv_embed_" #name "\norbitkv_embed_" #name ":\n.incbin \"" file     \
-      "\"\n.byte 0\n.popsection\n")
+#define ORBITKV_EMBED(name, file)                                                                       \
+  asm(".pushsection .rodata\n.balign 16\n.hidden orbitkv_embed_" #name "\n.global orbitkv_embed_" #name \
+      "\norbitkv_embed_" #name ":\n.incbin \"" file "\"\n.byte 0\n.popsection\n")
 
 extern "C" {
 extern const char orbitkv_embed_fatbin[];
@@ -57,7 +56,8 @@ bool load_nvrtc(Nvrtc& n) {
   }
   return library != nullptr && find(library, "nvrtcCreateProgram", n.nvrtcCreateProgram) &&
          find(library, "nvrtcCompileProgram", n.nvrtcCompileProgram) &&
-         find(library, "nvrtcGetCUBINSize", n.nvrtcGetCUBINSize) && find(library, "nvrtcGetCUBIN", n.nvrtcGetCUBIN) &&
+         find(library, "nvrtcGetCUBINSize", n.nvrtcGetCUBINSize) &&
+         find(library, "nvrtcGetCUBIN", n.nvrtcGetCUBIN) &&
          find(library, "nvrtcGetProgramLogSize", n.nvrtcGetProgramLogSize) &&
          find(library, "nvrtcGetProgramLog", n.nvrtcGetProgramLog) &&
          find(library, "nvrtcDestroyProgram", n.nvrtcDestroyProgram);
@@ -67,7 +67,8 @@ Result<std::vector<char>> compile(const Nvrtc& nvrtc, int major, int minor) {
   const char* header_texts[] = {orbitkv_embed_plan};
   const char* header_names[] = {"device/cuda/plan.h"};
   NvrtcProgram program = nullptr;
-  if (nvrtc.nvrtcCreateProgram(&program, orbitkv_embed_kernels, "kernels.cu", 1, header_texts, header_names) != 0)
+  if (nvrtc.nvrtcCreateProgram(&program, orbitkv_embed_kernels, "kernels.cu", 1, header_texts,
+                               header_names) != 0)
     return reject("NVRTC does not take the copy kernels");
   const std::string architecture = format_text("--gpu-architecture=sm_%d%d", major, minor);
   const char* options[] = {architecture.c_str(), "--std=c++17"};
@@ -82,7 +83,8 @@ Result<std::vector<char>> compile(const Nvrtc& nvrtc, int major, int minor) {
     nvrtc.nvrtcGetProgramLog(program, out.data());
   }
   nvrtc.nvrtcDestroyProgram(&program);
-  if (code != 0) return reject(format_text("NVRTC cannot compile for sm_%d%d: %.400s", major, minor, out.data()));
+  if (code != 0)
+    return reject(format_text("NVRTC cannot compile for sm_%d%d: %.400s", major, minor, out.data()));
   return out;
 }
 
@@ -98,9 +100,10 @@ Result<CuModule> load_module(const Driver& driver, int major, int minor) {
   }
   Nvrtc nvrtc;
   if (!load_nvrtc(nvrtc))
-    return reject(format_text("no copy kernels for sm_%d%d: %s; and no libnvrtc to compile them: install the "
-                              "nvidia-cuda-nvrtc package of your CUDA version",
-                              major, minor, why.c_str()));
+    return reject(
+        format_text("no copy kernels for sm_%d%d: %s; and no libnvrtc to compile them: install the "
+                    "nvidia-cuda-nvrtc package of your CUDA version",
+                    major, minor, why.c_str()));
   ORBITKV_ASSIGN_OR_RETURN(auto image, compile(nvrtc, major, minor));
   const CuResult code = driver.cuModuleLoadData(&module, image.data());
   if (code == kCuSuccess) return module;

@@ -16,19 +16,15 @@ namespace {
 constexpr std::uint32_t kTransfers = 8;
 // Between two looks at the stream itself, which tells of a device that has failed.
 constexpr std::uint32_t kPollsPerQuery = 256;
-// A restore's headers are read while its first layers are on their way.
+// Headers are read or begun while the first layers are on their way.
 constexpr std::uint32_t kHeadersPerPoll = 64;
-// Up to here one pass of a kernel with the bytes in registers ends sooner than bulk copies
-// that go through shared memory and several warps.
-constexpr std::uint64_t kTinyBytes = 32 * 1024;
-// What one launch of DMA copies: its sums run while the next one copies.
-constexpr std::uint64_t kDirectBytes = 8 * 1024 * 1024;
 
 // A copy the end of which cannot be shown may still write: nothing may be reused, not even
 // by an orderly exit of this process.
 [[noreturn]] void end_process(const Driver& driver, CuResult code) {
-  ORBITKV_ERROR("the GPU cannot say whether copies have ended; ending the process so that no page is reused: %s",
-                driver_error(driver, "cuEventQuery", code).message().c_str());
+  ORBITKV_ERROR(
+      "the GPU cannot say whether copies have ended; ending the process so that no page is reused: %s",
+      driver_error(driver, "cuEventQuery", code).message().c_str());
   std::abort();
 }
 
@@ -47,8 +43,8 @@ class Bounce {
     const Driver& d = context_->driver();
     // A smaller one is kept: freeing it would wait for all that the device does.
     room_ = std::max(bytes_.value, slot_bytes);
-    ORBITKV_RETURN_IF_ERROR(
-        status_of(d, "cuMemHostAlloc", d.cuMemHostAlloc(&host_, room_, kHostAllocPortable | kHostAllocDeviceMap)));
+    ORBITKV_RETURN_IF_ERROR(status_of(
+        d, "cuMemHostAlloc", d.cuMemHostAlloc(&host_, room_, kHostAllocPortable | kHostAllocDeviceMap)));
     made_.push_back(host_);
     return status_of(d, "cuMemHostGetDevicePointer", d.cuMemHostGetDevicePointer(&device_, host_, 0));
   }
@@ -69,7 +65,8 @@ class Bounce {
 
 class CudaCopier final : public Copier {
  public:
-  CudaCopier(std::shared_ptr<DeviceParts> parts, const CopierOptions& options, const CudaDeviceOptions& device)
+  CudaCopier(std::shared_ptr<DeviceParts> parts, const CopierOptions& options,
+             const CudaDeviceOptions& device)
       : parts_(std::move(parts)),
         options_(options),
         device_(device),
@@ -95,7 +92,8 @@ class CudaCopier final : public Copier {
 
   std::string name() const override {
     const Traits& t = parts_->context->traits();
-    return format_text("cuda sm_%d%d %s", t.major, t.minor, parts_->context->kernels().bulk ? "bulk" : "vector");
+    return format_text("cuda sm_%d%d %s", t.major, t.minor,
+                       parts_->context->kernels().bulk ? "bulk" : "vector");
   }
 
   Result<CopyTicket> submit(CopyBatch batch) override {
@@ -129,7 +127,7 @@ class CudaCopier final : public Copier {
       advance(*batch);
     }
     Batch& b = *it->second;
-    const bool copied = b.running.empty() && (!b.failure.ok() || b.all_launched()) && b.read_headers(0);
+    const bool copied = b.running.empty() && (!b.failure.ok() || b.all_launched()) && b.take_headers(0);
     if (!copied || !fired(b)) return std::nullopt;
     return end(it);
   }
@@ -138,7 +136,9 @@ class CudaCopier final : public Copier {
   using Batches = std::map<std::uint64_t, std::unique_ptr<Batch>>;
 
   static std::size_t index(const Batch& b) { return static_cast<std::size_t>(b.direction()); }
-  Bounce& bounce(const Batch& b) { return b.direction() == Direction::kSave ? save_bounce_ : restore_bounce_; }
+  Bounce& bounce(const Batch& b) {
+    return b.direction() == Direction::kSave ? save_bounce_ : restore_bounce_;
+  }
   static void note(Batch& b, const Status& status) {
     if (b.failure.ok() && !status.ok()) b.failure = status;
   }
@@ -214,7 +214,7 @@ class CudaCopier final : public Copier {
     b.stats.bytes += plan.bytes;
     b.stats.plan_bytes += plan.upload_bytes();
     for (const PlanFragment& f : plan.fragments) b.stats.fragments += f.slots;
-    b.running.push_back({&transfer, number, 0, !enqueued.ok()});
+    b.running.push_back({&transfer, number, 0, 0, 0, !enqueued.ok()});
     if (enqueued.ok())
       record_turns(b, plan, transfer);
     else
@@ -260,14 +260,12 @@ class CudaCopier final : public Copier {
 
   // Takes in what signals say. False: the driver has gone, because the process ends.
   bool collect(Batch& b) {
-    if (!b.read_headers(kHeadersPerPoll)) return true;
+    if (!b.take_headers(kHeadersPerPoll)) return true;
     while (!b.running.empty()) {
       Batch::Running& front = b.running.front();
       const LaunchPlan& plan = b.launches[front.plan];
       const std::uint32_t before = front.signal;
-      while (!front.only_drains && front.signal < plan.turns.size() && front.transfer->raised(front.signal) &&
-             b.collect(plan, *front.transfer, front.signal))
-        ++front.signal;
+      collect_raised(b, front);
       const bool done = !front.only_drains && front.signal == plan.turns.size();
       if (!done) {
         if (front.signal != before) b.quiet_polls = 0;
@@ -284,8 +282,15 @@ class CudaCopier final : public Copier {
     return true;
   }
 
+  static void collect_raised(Batch& b, Batch::Running& front) {
+    if (front.only_drains) return;
+    const std::size_t signals = b.launches[front.plan].turns.size();
+    while (front.signal < signals && front.transfer->raised(front.signal) && b.collect(front)) {
+    }
+  }
+
   // Whether the launch has ended on the device, and as it should.
-  bool look_at_device(Batch& b, const Batch::Running& front, bool& ended) {
+  bool look_at_device(Batch& b, Batch::Running& front, bool& ended) {
     const Driver& d = parts_->context->driver();
     const CuResult code = d.cuEventQuery(front.transfer->ended);
     if (code == kCuNotReady) return true;
@@ -293,11 +298,8 @@ class CudaCopier final : public Copier {
     if (code != kCuSuccess) end_process(d, code);
     ended = true;
     if (front.only_drains) return true;
-    const LaunchPlan& plan = b.launches[front.plan];
-    std::uint32_t signal = front.signal;  // what came since we looked
-    while (signal < plan.turns.size() && front.transfer->raised(signal) && b.collect(plan, *front.transfer, signal))
-      ++signal;
-    if (signal == plan.turns.size()) return true;
+    collect_raised(b, front);  // what came since we looked
+    if (front.signal == b.launches[front.plan].turns.size()) return true;
     note(b, bug("a copy kernel ended without its signals"));
     front.transfer->raise_all();
     return true;
@@ -314,7 +316,10 @@ class CudaCopier final : public Copier {
         note(b, recorded);
       }
       b.fired = take_event();
-      if (b.fired == nullptr || !queues_->record({reinterpret_cast<std::uint64_t>(b.fired)}).ok()) return true;
+      const Status marked = b.fired != nullptr ? queues_->record({reinterpret_cast<std::uint64_t>(b.fired)})
+                                               : Status(bug("no event to mark the layer events with"));
+      note(b, marked);
+      if (!marked.ok()) return true;
     }
     return d.cuEventQuery(b.fired) != kCuNotReady;
   }
@@ -351,7 +356,8 @@ class CudaCopier final : public Copier {
 
 }  // namespace
 
-Result<std::unique_ptr<Copier>> make_cuda_copier(std::shared_ptr<DeviceParts> parts, const CopierOptions& options,
+Result<std::unique_ptr<Copier>> make_cuda_copier(std::shared_ptr<DeviceParts> parts,
+                                                 const CopierOptions& options,
                                                  const CudaDeviceOptions& device) {
   auto copier = std::make_unique<CudaCopier>(std::move(parts), options, device);
   ORBITKV_RETURN_IF_ERROR(copier->prepare());

@@ -35,7 +35,8 @@ struct DeviceParts {
   Windows windows_now;
 };
 
-Result<std::unique_ptr<Copier>> make_cuda_copier(std::shared_ptr<DeviceParts> parts, const CopierOptions& options,
+Result<std::unique_ptr<Copier>> make_cuda_copier(std::shared_ptr<DeviceParts> parts,
+                                                 const CopierOptions& options,
                                                  const CudaDeviceOptions& device);
 
 }  // namespace orbitkv::device::cuda

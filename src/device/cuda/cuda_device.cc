@@ -112,12 +112,13 @@ Status CudaDevice::check_address(const std::byte* at) const {
   int ordinal = -1;
   CuContext owner = nullptr;
   if (d.cuPointerGetAttribute(&type, kPointerMemoryType, address) != kCuSuccess || type != kMemoryTypeDevice)
-    return reject(format_text("%p is not GPU memory; register it with device \"cpu:0\", or pass the tensor that lies on %s",
-                              static_cast<const void*>(at), identity().c_str()));
+    return reject(format_text(
+        "%p is not GPU memory; register it with device \"cpu:0\", or pass the tensor that lies on %s",
+        static_cast<const void*>(at), identity().c_str()));
   if (d.cuPointerGetAttribute(&ordinal, kPointerDeviceOrdinal, address) == kCuSuccess &&
       ordinal != parts_->context->device())
-    return reject(format_text("%p lies on device %d of this process, not on %s", static_cast<const void*>(at), ordinal,
-                              identity().c_str()));
+    return reject(format_text("%p lies on device %d of this process, not on %s", static_cast<const void*>(at),
+                              ordinal, identity().c_str()));
   // Memory of pools and of virtual address ranges belongs to no context.
   if (d.cuPointerGetAttribute(&owner, kPointerContext, address) == kCuSuccess && owner != nullptr &&
       owner != parts_->context->handle())
@@ -141,7 +142,8 @@ Status CudaDevice::check_stream(StreamHandle stream, CuContext callers) const {
   auto* handle = reinterpret_cast<CuStream>(stream.value);
   if (is_special(stream)) {
     if (callers == nullptr || callers == ours) return ok_status();
-    return reject("the default stream was given while another CUDA context is current; give the stream's own handle");
+    return reject(
+        "the default stream was given while another CUDA context is current; give the stream's own handle");
   }
   CuContext owner = nullptr;
   const CuResult code = d.cuStreamGetCtx(handle, &owner);
@@ -166,7 +168,9 @@ Result<Fence> CudaDevice::fence(StreamHandle stream) {
   // Asking a capturing stream for its progress would break the engine's capture.
   const CuResult status = d.cuStreamIsCapturing(handle, &capturing);
   if (status != kCuSuccess || capturing != kCaptureNone)
-    return reject("the ready stream is being captured into a graph; start the operation before the capture or its replay");
+    return reject(
+        "the ready stream is being captured into a graph; start the operation before the capture or its "
+        "replay");
   // An idle default stream says nothing about the streams that order themselves with it.
   if (!is_special(stream)) {
     const CuResult idle = d.cuStreamQuery(handle);
@@ -224,7 +228,8 @@ Result<std::shared_ptr<Device>> open_cuda_device(const std::string& name) {
   auto& known = open[identity];
   if (auto device = known.lock()) return device;
   ORBITKV_ASSIGN_OR_RETURN(auto context, Context::open(*driver, ordinal));
-  std::shared_ptr<Device> device = std::make_shared<CudaDevice>(std::move(context), CudaDeviceOptions{.tunes = true});
+  std::shared_ptr<Device> device =
+      std::make_shared<CudaDevice>(std::move(context), CudaDeviceOptions{.tunes = true});
   known = device;
   return device;
 }

@@ -78,8 +78,8 @@ Status fill(void* library, Driver& d) {
   for (const Symbol& symbol : symbols) {
     *symbol.entry = dlsym(library, symbol.name);
     if (*symbol.entry == nullptr && symbol.required)
-      return reject(format_text("the NVIDIA driver has no %s: it is older than CUDA 12.0; install a newer driver",
-                                symbol.name));
+      return reject(format_text(
+          "the NVIDIA driver has no %s: it is older than CUDA 12.0; install a newer driver", symbol.name));
   }
   return ok_status();
 }
@@ -92,16 +92,16 @@ Status initialise(const Driver& driver) {
   int version = 0;
   driver.cuDriverGetVersion(&version);
   if (version >= kOldestDriver) return ok_status();
-  return reject(format_text("the NVIDIA driver speaks CUDA %d.%d; OrbitKV needs 12.0 or newer", version / 1000,
-                            version % 1000 / 10));
+  return reject(format_text("the NVIDIA driver speaks CUDA %d.%d; OrbitKV needs 12.0 or newer",
+                            version / 1000, version % 1000 / 10));
 }
 
 Result<const Driver*> load() {
   // Never closed: the driver's own threads and exit handlers live in it.
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
-    return reject(format_text("no NVIDIA driver on this machine (%s); install it, or register pages in CPU memory",
-                              dlerror()));
+    return reject(format_text(
+        "no NVIDIA driver on this machine (%s); install it, or register pages in CPU memory", dlerror()));
   static Driver driver;
   ORBITKV_RETURN_IF_ERROR(fill(library, driver));
   ORBITKV_RETURN_IF_ERROR(initialise(driver));

@@ -143,8 +143,8 @@ struct CuCopyAttributes {
 static_assert(sizeof(CuCopyAttributes) == 24);
 
 // Loads and initialises the driver, once a process, and only when the first GPU page is
-// registered: a process that forks after cuInit has no CUDA in its children. kReject says what is missing and what
-// to install: no libcuda, a driver that is too old (its version and ours), no device.
+// registered: a process that forks after cuInit has no CUDA in its children. kReject says what is missing and
+// what to install: no libcuda, a driver that is too old (its version and ours), no device.
 Result<const Driver*> load_driver();
 
 // "cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)".

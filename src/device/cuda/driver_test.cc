@@ -120,8 +120,8 @@ constexpr bool alike() {
   } else if constexpr (std::is_pointer_v<A> || std::is_pointer_v<B>) {
     return false;
   } else {
-    return sizeof(A) == sizeof(B) &&
-           (std::is_integral_v<A> || std::is_enum_v<A>)&&(std::is_integral_v<B> || std::is_enum_v<B>);
+    return sizeof(A) == sizeof(B) && (std::is_integral_v<A> || std::is_enum_v<A>) &&
+           (std::is_integral_v<B> || std::is_enum_v<B>);
   }
 }
 template <class A, class B>

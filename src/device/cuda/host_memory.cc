@@ -78,7 +78,8 @@ void SlabTable::add(std::span<std::byte> slab) {
 }
 
 SlabTable::Entry* SlabTable::entry(std::size_t number) {
-  auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.number == number; });
+  auto it =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.number == number; });
   return it == entries_.end() ? nullptr : &*it;
 }
 
@@ -107,14 +108,16 @@ void SlabTable::run() {
     changed_.notify_all();
     if (code != kCuSuccess)
       ORBITKV_WARN("a slab of %zu MiB cannot be registered with the GPU and is copied through a buffer: %s",
-                   slab.size() >> 20, driver_error(context_->driver(), "cuMemHostRegister", code).message().c_str());
+                   slab.size() >> 20,
+                   driver_error(context_->driver(), "cuMemHostRegister", code).message().c_str());
   }
 }
 
 void SlabTable::remove(std::span<std::byte> slab) {
   std::unique_lock lock(mutex_);
   const auto find = [&] {
-    return std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.slab.data() == slab.data(); });
+    return std::find_if(entries_.begin(), entries_.end(),
+                        [&](const Entry& e) { return e.slab.data() == slab.data(); });
   };
   auto it = find();
   if (it == entries_.end()) return;
@@ -138,8 +141,8 @@ void SlabTable::remove(std::span<std::byte> slab) {
 
 std::size_t SlabTable::registered() const {
   std::lock_guard lock(mutex_);
-  return static_cast<std::size_t>(std::count_if(entries_.begin(), entries_.end(),
-                                                [](const Entry& e) { return e.state == State::kRegistered; }));
+  return static_cast<std::size_t>(std::count_if(
+      entries_.begin(), entries_.end(), [](const Entry& e) { return e.state == State::kRegistered; }));
 }
 
 Result<SlabTable::Found> SlabTable::find(const std::byte* at, ByteCount bytes) {

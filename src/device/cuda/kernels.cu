@@ -52,8 +52,10 @@ struct Tables {
 // A small plan came with the launch; a read over the link costs more than the copy of a page.
 __device__ void load_tables(const PlanLaunch& plan, PlanFragment* fragments, PlanSlot* slots) {
   const bool small = plan.fragments == 0;
-  const uint4* from = reinterpret_cast<const uint4*>(small ? reinterpret_cast<u64>(plan.small.fragments) : plan.fragments);
-  const uint4* slot_from = reinterpret_cast<const uint4*>(small ? reinterpret_cast<u64>(plan.small.slots) : plan.slots);
+  const uint4* from =
+      reinterpret_cast<const uint4*>(small ? reinterpret_cast<u64>(plan.small.fragments) : plan.fragments);
+  const uint4* slot_from =
+      reinterpret_cast<const uint4*>(small ? reinterpret_cast<u64>(plan.small.slots) : plan.slots);
   uint4* to = reinterpret_cast<uint4*>(fragments);
   uint4* slot_to = reinterpret_cast<uint4*>(slots);
   const u32 vectors = plan.fragment_count * (sizeof(PlanFragment) / 16);
@@ -78,7 +80,8 @@ struct Cursor {
   u32 fragment = 0;
 
   __device__ __forceinline__ void seek(const PlanLaunch& plan, const Tables& tables, u32 unit) {
-    while (fragment + 1 < plan.fragment_count && unit >= tables.fragments[fragment + 1].first_unit) ++fragment;
+    while (fragment + 1 < plan.fragment_count && unit >= tables.fragments[fragment + 1].first_unit)
+      ++fragment;
   }
   __device__ __forceinline__ Unit at(const PlanLaunch& plan, const Tables& tables, u32 unit) {
     seek(plan, tables, unit);
@@ -89,7 +92,11 @@ struct Cursor {
       return {&f, f.first_slot + slot, min(f.pack, f.slots - slot), 0, f.bytes, f.first_sum + slot};
     }
     const u32 slot = local / f.chunks, chunk = local % f.chunks, offset = chunk * plan.stage_bytes;
-    return {&f, f.first_slot + slot, 1, offset, min(plan.stage_bytes, f.bytes - offset),
+    return {&f,
+            f.first_slot + slot,
+            1,
+            offset,
+            min(plan.stage_bytes, f.bytes - offset),
             f.first_sum + slot * f.chunks + chunk};
   }
 };
@@ -141,7 +148,6 @@ __device__ __forceinline__ u64 page_address(const PlanFragment& f, const PlanSlo
 // Warps of a CTA: one loads, one stores, one announces, the others sum.
 constexpr u32 kSumWarps = kBulkSumWarps;
 
-
 __device__ __forceinline__ u32 shared_address(const void* at) {
   return static_cast<u32>(__cvta_generic_to_shared(at));
 }
@@ -158,11 +164,10 @@ __device__ __forceinline__ void barrier_expect(u64* barrier, u32 bytes) {
 __device__ __forceinline__ void barrier_wait(u64* barrier, u32 parity) {
   u32 done = 0;
   while (!done)
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
-        : "memory");
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(shared_address(barrier)), "r"(parity)
+                 : "memory");
 }
 __device__ __forceinline__ void bulk_load(u32 to, u64 from, u32 bytes, u64* barrier) {
   asm volatile(
@@ -199,7 +204,8 @@ __device__ __forceinline__ void page_pieces(const Tables& tables, const Unit& un
   const u32 lane = threadIdx.x % 32;
   if (f.row_bytes == f.bytes) {
     if (lane < unit.count)
-      body(f.base + tables.slots[unit.slot + lane].block * f.block_stride + unit.offset, lane * unit.bytes, unit.bytes);
+      body(f.base + tables.slots[unit.slot + lane].block * f.block_stride + unit.offset, lane * unit.bytes,
+           unit.bytes);
     return;
   }
   const u32 first = unit.offset / f.row_bytes, last = (unit.offset + unit.bytes - 1) / f.row_bytes;
@@ -209,14 +215,16 @@ __device__ __forceinline__ void page_pieces(const Tables& tables, const Unit& un
     const u32 begin = max(unit.offset, row * f.row_bytes);
     const u32 end = min(unit.offset + unit.bytes, (row + 1) * f.row_bytes);
     const u64 page = f.base + tables.slots[unit.slot + slot].block * f.block_stride;
-    body(page + row * f.row_stride + (begin - row * f.row_bytes), slot * unit.bytes + (begin - unit.offset), end - begin);
+    body(page + row * f.row_stride + (begin - row * f.row_bytes), slot * unit.bytes + (begin - unit.offset),
+         end - begin);
   }
 }
 template <class Body>
 __device__ __forceinline__ void image_pieces(const Tables& tables, const Unit& unit, Body body) {
   const u32 lane = threadIdx.x % 32;
   if (lane < unit.count)
-    body(tables.slots[unit.slot + lane].image + unit.fragment->image_offset + unit.offset, lane * unit.bytes, unit.bytes);
+    body(tables.slots[unit.slot + lane].image + unit.fragment->image_offset + unit.offset, lane * unit.bytes,
+         unit.bytes);
 }
 
 // Shared memory of a CTA: stages, then tables, partial sums, barriers (plan_shared_bytes).
@@ -284,8 +292,9 @@ __device__ void sum_units(const PlanLaunch& plan, const Tables& tables, const Ri
     const u32 each = warps_each(kSumWarps, unit.count), part = warp % each;
     barrier_wait(stage.full, turn.parity);
     for (u32 slot = warp / each; slot < unit.count; slot += kSumWarps / each) {
-      const u64 sum = plan.skip_sums ? 0 : warp_sum(sum_stage(stage.bytes + slot * unit.bytes, part * 32 + lane, each * 32,
-                                         unit.bytes / 16, unit.offset / 8));
+      const u64 sum = plan.skip_sums ? 0
+                                     : warp_sum(sum_stage(stage.bytes + slot * unit.bytes, part * 32 + lane,
+                                                          each * 32, unit.bytes / 16, unit.offset / 8));
       if (lane == 0) stage.partials[slot * each + part] = sum;
     }
     if (lane == 0) barrier_arrive(stage.summed);
@@ -309,7 +318,8 @@ __device__ void announce_layers(const PlanLaunch& plan, const volatile u32* fini
 }
 
 // Stores complete in order; a unit is retired once its bytes have landed and are summed.
-__device__ void store_units(const PlanLaunch& plan, const Tables& tables, const Ring& ring, volatile u32* finished) {
+__device__ void store_units(const PlanLaunch& plan, const Tables& tables, const Ring& ring,
+                            volatile u32* finished) {
   const u32 lane = threadIdx.x % 32;
   Cursor storing, retiring;
   Turn store_turn, retire_turn;
@@ -430,7 +440,8 @@ struct Access<8> {
 
 // Copies words [first, end) of a slot's piece in steps and returns their sum.
 template <u32 kWidth>
-__device__ u64 copy_words(const PlanLaunch& plan, const Unit& unit, const PlanSlot& slot, u32 first, u32 step) {
+__device__ u64 copy_words(const PlanLaunch& plan, const Unit& unit, const PlanSlot& slot, u32 first,
+                          u32 step) {
   using Word = typename Access<kWidth>::Word;
   const u64 image = slot.image + unit.fragment->image_offset + unit.offset;
   const u32 end = unit.bytes / kWidth;
@@ -449,7 +460,8 @@ __device__ u64 copy_words(const PlanLaunch& plan, const Unit& unit, const PlanSl
 }
 // Byte by byte: rows of any size at any address.
 template <>
-__device__ u64 copy_words<1>(const PlanLaunch& plan, const Unit& unit, const PlanSlot& slot, u32 first, u32 step) {
+__device__ u64 copy_words<1>(const PlanLaunch& plan, const Unit& unit, const PlanSlot& slot, u32 first,
+                             u32 step) {
   const u64 image = slot.image + unit.fragment->image_offset + unit.offset;
   u64 sum = 0;
   for (u32 i = first; i * 8 < unit.bytes; i += step) {
@@ -457,7 +469,8 @@ __device__ u64 copy_words<1>(const PlanLaunch& plan, const Unit& unit, const Pla
     for (u32 b = 0; b < 8 && i * 8 + b < unit.bytes; ++b) {
       const u64 page = page_address(*unit.fragment, slot, unit.offset + i * 8 + b);
       const u64 at = image + i * 8 + b;
-      const auto byte = *reinterpret_cast<const volatile unsigned char*>(plan.to_image | plan.sum_only ? page : at);
+      const auto byte =
+          *reinterpret_cast<const volatile unsigned char*>(plan.to_image | plan.sum_only ? page : at);
       if (!plan.sum_only) *reinterpret_cast<volatile unsigned char*>(plan.to_image ? at : page) = byte;
       word |= u64{byte} << (8 * b);
     }
@@ -487,8 +500,8 @@ __device__ void copy_any(const PlanLaunch& plan, unsigned char* shared) {
     const u32 each = warps_each(warps, unit.count), part = warp % each;
     u64* sums = partials + turn * kMaxPack;
     for (u32 slot = warp / each; slot < unit.count; slot += warps / each) {
-      const u64 sum =
-          warp_sum(copy_words<kWidth>(plan, unit, tables.slots[unit.slot + slot], part * 32 + lane, each * 32));
+      const u64 sum = warp_sum(
+          copy_words<kWidth>(plan, unit, tables.slots[unit.slot + slot], part * 32 + lane, each * 32));
       if (lane == 0) sums[slot * each + part] = sum;
     }
     cursor.seek(plan, tables, min(u + gridDim.x, plan.units));
@@ -509,21 +522,25 @@ __device__ void copy_any(const PlanLaunch& plan, unsigned char* shared) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kBulkThreads, 1) orbitkv_copy_bulk(const __grid_constant__ PlanLaunch plan) {
+extern "C" __global__ void __launch_bounds__(kBulkThreads, 1)
+    orbitkv_copy_bulk(const __grid_constant__ PlanLaunch plan) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char shared[];
   copy_bulk(plan, shared);
 #endif
 }
-extern "C" __global__ void __launch_bounds__(kAnyThreads, 1) orbitkv_copy_16(const __grid_constant__ PlanLaunch plan) {
+extern "C" __global__ void __launch_bounds__(kAnyThreads, 1)
+    orbitkv_copy_16(const __grid_constant__ PlanLaunch plan) {
   extern __shared__ __align__(128) unsigned char shared[];
   copy_any<16>(plan, shared);
 }
-extern "C" __global__ void __launch_bounds__(kAnyThreads, 1) orbitkv_copy_8(const __grid_constant__ PlanLaunch plan) {
+extern "C" __global__ void __launch_bounds__(kAnyThreads, 1)
+    orbitkv_copy_8(const __grid_constant__ PlanLaunch plan) {
   extern __shared__ __align__(128) unsigned char shared[];
   copy_any<8>(plan, shared);
 }
-extern "C" __global__ void __launch_bounds__(kAnyThreads, 1) orbitkv_copy_1(const __grid_constant__ PlanLaunch plan) {
+extern "C" __global__ void __launch_bounds__(kAnyThreads, 1)
+    orbitkv_copy_1(const __grid_constant__ PlanLaunch plan) {
   extern __shared__ __align__(128) unsigned char shared[];
   copy_any<1>(plan, shared);
 }

@@ -68,9 +68,9 @@ struct PlanLaunch {
   std::uint32_t signals;   // layers
   std::uint32_t sequence;  // what a finished layer's flag is set to
   std::uint32_t stage_bytes;
-  std::uint32_t loads;     // stages that hold loads in flight, a CTA
-  std::uint32_t stores;    // stages that hold stores in flight, a CTA
-  std::uint32_t to_image;  // 1: save
+  std::uint32_t loads;      // stages that hold loads in flight, a CTA
+  std::uint32_t stores;     // stages that hold stores in flight, a CTA
+  std::uint32_t to_image;   // 1: save
   std::uint32_t sum_only;   // 1: no copy; sums over the engine's pages (after DMA)
   std::uint32_t skip_sums;  // 1: sums are 0, to show what they cost
   std::uint32_t pad;
@@ -88,14 +88,16 @@ inline constexpr std::uint32_t kBulkSumWarps = 8, kBulkFirstSumWarp = 3;
 inline constexpr std::uint32_t kBulkThreads = 32 * (kBulkFirstSumWarp + kBulkSumWarps);
 inline constexpr std::uint32_t kAnyThreads = 512;
 constexpr std::uint32_t table_bytes(const PlanLaunch& plan) {
-  return plan.fragment_count * std::uint32_t{sizeof(PlanFragment)} + plan.slot_count * std::uint32_t{sizeof(PlanSlot)};
+  return plan.fragment_count * std::uint32_t{sizeof(PlanFragment)} +
+         plan.slot_count * std::uint32_t{sizeof(PlanSlot)};
 }
 constexpr std::uint32_t bulk_shared_bytes(const PlanLaunch& plan) {
   return (plan.loads + plan.stores) * (plan.stage_bytes + kMaxPack * 8 + 3 * 8) + table_bytes(plan) + 32;
 }
 // Slots of a launch that leave room for a full fragment table and four stages of 16 KiB.
 constexpr std::uint32_t slots_that_fit(std::uint32_t shared_bytes) {
-  constexpr std::uint32_t kRest = 4 * (16 * 1024 + kMaxPack * 8 + 3 * 8) + kMaxFragmentsPerLaunch * sizeof(PlanFragment) + 32;
+  constexpr std::uint32_t kRest =
+      4 * (16 * 1024 + kMaxPack * 8 + 3 * 8) + kMaxFragmentsPerLaunch * sizeof(PlanFragment) + 32;
   const std::uint32_t fit = shared_bytes > kRest ? (shared_bytes - kRest) / sizeof(PlanSlot) : 0;
   return fit < 16 ? 16 : fit > kMaxSlotsPerLaunch ? kMaxSlotsPerLaunch : fit;
 }

@@ -121,8 +121,8 @@ class Builder {
     open_.fragments.push_back(
         {reinterpret_cast<std::uint64_t>(g.base), g.block_stride, one_run ? g.row_bytes : g.row_stride,
          static_cast<std::uint32_t>(groups_[item.group].layout->fragment_offsets[item.fragment]),
-         one_run ? bytes : static_cast<std::uint32_t>(g.row_bytes), bytes, window.at, window.slots, pack, chunks,
-         open_.units, open_.sums, static_cast<std::uint32_t>(open_.turns.size() - 1)});
+         one_run ? bytes : static_cast<std::uint32_t>(g.row_bytes), bytes, window.at, window.slots, pack,
+         chunks, open_.units, open_.sums, static_cast<std::uint32_t>(open_.turns.size() - 1)});
     open_.refs.push_back(ref);
     open_.units += chunks > 1 ? window.slots * chunks : (window.slots + pack - 1) / pack;
     open_.sums += window.slots * chunks;

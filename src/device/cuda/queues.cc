@@ -8,10 +8,6 @@
 namespace orbitkv::device::cuda {
 namespace {
 
-// A call that takes many copies holds the context's lock while it works, and the engine's
-// launches wait for it.
-constexpr std::size_t kCopiesPerCall = 64;
-
 CuEvent event_of(EventHandle handle) {
   return reinterpret_cast<CuEvent>(handle.value);
 }
@@ -33,13 +29,17 @@ Run run_of(const PlanFragment& f, const PlanSlot& slot) {
 class Dma {
  public:
   Dma(const Driver& driver, CuStream stream, bool save, bool batched)
-      : driver_(driver), stream_(stream), save_(save), batched_(batched && driver.cuMemcpyBatchAsync != nullptr) {}
+      : driver_(driver),
+        stream_(stream),
+        save_(save),
+        batched_(batched && driver.cuMemcpyBatchAsync != nullptr) {}
 
   Status add(const Run& run, int max_pitch) {
     if (run.rows == 1) return add_row(run.page, run.image, run.row_bytes);
     if (run.row_stride <= static_cast<std::uint64_t>(max_pitch)) return add_rows(run);
     for (std::uint32_t row = 0; row < run.rows; ++row)
-      ORBITKV_RETURN_IF_ERROR(add_row(run.page + row * run.row_stride, run.image + row * run.row_bytes, run.row_bytes));
+      ORBITKV_RETURN_IF_ERROR(
+          add_row(run.page + row * run.row_stride, run.image + row * run.row_bytes, run.row_bytes));
     return ok_status();
   }
   Status flush() {
@@ -47,8 +47,8 @@ class Dma {
     ++calls_;
     CuCopyAttributes attributes;
     std::size_t first = 0, failed = 0;
-    const CuResult code = driver_.cuMemcpyBatchAsync(to_.data(), from_.data(), bytes_.data(), to_.size(), &attributes,
-                                                     &first, 1, &failed, stream_);
+    const CuResult code = driver_.cuMemcpyBatchAsync(to_.data(), from_.data(), bytes_.data(), to_.size(),
+                                                     &attributes, &first, 1, &failed, stream_);
     to_.clear();
     from_.clear();
     bytes_.clear();
@@ -171,8 +171,9 @@ Status Queues::launch_kernel(const LaunchPlan& plan, PlanLaunch& p, const Window
   p.loads = window.loads;
   p.stores = window.stores;
   const auto most = static_cast<std::uint32_t>(context_->traits().shared_bytes);
-  while (bulk && bulk_shared_bytes(p) > most && p.loads + p.stores > 2) --(p.loads > p.stores ? p.loads : p.stores);
-  const CuFunction function = bulk                        ? k.bulk
+  while (bulk && bulk_shared_bytes(p) > most && p.loads + p.stores > 2)
+    --(p.loads > p.stores ? p.loads : p.stores);
+  const CuFunction function = bulk                      ? k.bulk
                               : plan.width == Width::k8 ? k.any8
                               : plan.width == Width::k1 ? k.any1
                                                         : k.any16;

@@ -36,7 +36,8 @@ class Queues {
   // The plan lies in the transfer. One launch; the transfer's `ended` is recorded behind it.
   Status launch(const LaunchPlan& plan, Transfer& transfer, Direction direction, const Window& window);
   // The same by DMA, `submissions` counts the calls. `images` are host addresses of plan.slots.
-  Status copy_direct(const LaunchPlan& plan, Transfer& transfer, Direction direction, std::uint32_t& submissions);
+  Status copy_direct(const LaunchPlan& plan, Transfer& transfer, Direction direction,
+                     std::uint32_t& submissions);
   // The event fires when the signal of the launch is raised.
   Status record_after(Transfer& transfer, std::uint32_t signal, EventHandle event);
   // The event fires after what record_after() enqueued before.

@@ -24,7 +24,8 @@ std::uint64_t fresh_nonce() {
 
 }  // namespace
 
-Result<std::unique_ptr<TransferPool>> TransferPool::create(std::shared_ptr<Context> context, std::uint32_t count) {
+Result<std::unique_ptr<TransferPool>> TransferPool::create(std::shared_ptr<Context> context,
+                                                           std::uint32_t count) {
   std::unique_ptr<TransferPool> pool(new TransferPool(std::move(context)));
   ORBITKV_RETURN_IF_ERROR(pool->fill(count));
   return pool;
@@ -33,8 +34,9 @@ Result<std::unique_ptr<TransferPool>> TransferPool::create(std::shared_ptr<Conte
 Status TransferPool::fill(std::uint32_t count) {
   Scope scope(*context_);
   const Driver& d = context_->driver();
-  ORBITKV_RETURN_IF_ERROR(status_of(
-      d, "cuMemHostAlloc", d.cuMemHostAlloc(&host_, count * kTransferBytes, kHostAllocPortable | kHostAllocDeviceMap)));
+  ORBITKV_RETURN_IF_ERROR(
+      status_of(d, "cuMemHostAlloc",
+                d.cuMemHostAlloc(&host_, count * kTransferBytes, kHostAllocPortable | kHostAllocDeviceMap)));
   CuPtr device = 0;
   ORBITKV_RETURN_IF_ERROR(
       status_of(d, "cuMemHostGetDevicePointer", d.cuMemHostGetDevicePointer(&device, host_, 0)));
@@ -58,7 +60,8 @@ Status TransferPool::fill(std::uint32_t count) {
     ORBITKV_RETURN_IF_ERROR(status_of(d, "cuEventCreate", d.cuEventCreate(&t.ended, kEventDisableTiming)));
     transfers_.push_back(t);
     Transfer& kept = transfers_.back();
-    ORBITKV_RETURN_IF_ERROR(status_of(d, "cuEventCreate", d.cuEventCreate(&kept.signalled, kEventDisableTiming)));
+    ORBITKV_RETURN_IF_ERROR(
+        status_of(d, "cuEventCreate", d.cuEventCreate(&kept.signalled, kEventDisableTiming)));
   }
   for (Transfer& t : transfers_) free_.push_back(&t);
   return ok_status();

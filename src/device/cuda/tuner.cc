@@ -18,16 +18,16 @@
 namespace orbitkv::device::cuda {
 namespace {
 
-constexpr std::uint64_t kBytes = std::uint64_t{32} << 20;  // of one measurement
-constexpr int kRuns = 5;
+constexpr std::uint64_t kBytes = std::uint64_t{64} << 20;  // of one measurement
+constexpr int kRuns = 3;
 // A window counts as filling the link from here on.
-constexpr double kEnough = 0.995;
+constexpr double kEnough = 0.998;
 // Below this share of one large DMA something else was on the link.
 constexpr double kPlausible = 0.80;
 
 // Ascending bytes in flight.
-constexpr std::array kSmallCandidates{Window{4, 16384, 2, 1}, Window{4, 16384, 2, 2}, Window{8, 8192, 2, 2},
-                                      Window{8, 16384, 2, 1}, Window{8, 16384, 2, 2}, Window{16, 8192, 2, 2},
+constexpr std::array kSmallCandidates{Window{4, 16384, 2, 1},  Window{4, 16384, 2, 2}, Window{8, 8192, 2, 2},
+                                      Window{8, 16384, 2, 1},  Window{8, 16384, 2, 2}, Window{16, 8192, 2, 2},
                                       Window{16, 16384, 2, 2}, Window{24, 16384, 2, 2}};
 constexpr std::array kLargeCandidates{Window{2, 16384, 2, 2}, Window{3, 16384, 2, 1}, Window{4, 16384, 1, 1},
                                       Window{4, 16384, 2, 1}, Window{4, 16384, 2, 2}, Window{4, 16384, 4, 2},
@@ -44,11 +44,12 @@ class Bench {
   }
   Status prepare() {
     Scope scope(*context_);
-    ORBITKV_RETURN_IF_ERROR(status_of(driver(), "cuMemHostAlloc",
-                                      driver().cuMemHostAlloc(&host_, 2 * kBytes, kHostAllocPortable | kHostAllocDeviceMap)));
-    std::memset(host_, 0x5A, 2 * kBytes);
     ORBITKV_RETURN_IF_ERROR(
-        status_of(driver(), "cuMemHostGetDevicePointer", driver().cuMemHostGetDevicePointer(&images_, host_, 0)));
+        status_of(driver(), "cuMemHostAlloc",
+                  driver().cuMemHostAlloc(&host_, 2 * kBytes, kHostAllocPortable | kHostAllocDeviceMap)));
+    std::memset(host_, 0x5A, 2 * kBytes);
+    ORBITKV_RETURN_IF_ERROR(status_of(driver(), "cuMemHostGetDevicePointer",
+                                      driver().cuMemHostGetDevicePointer(&images_, host_, 0)));
     ORBITKV_RETURN_IF_ERROR(status_of(driver(), "cuMemAlloc", driver().cuMemAlloc(&pages_, 2 * kBytes)));
     ORBITKV_ASSIGN_OR_RETURN(queues_, Queues::create(context_, {}));
     ORBITKV_ASSIGN_OR_RETURN(transfers_, TransferPool::create(context_, 2));
@@ -64,8 +65,9 @@ class Bench {
       if (transfer == nullptr) return busy("a launch of the tuner has not ended");
       const TimePoint begin = monotonic_now();
       std::uint32_t calls = 0;
-      ORBITKV_RETURN_IF_ERROR(method == CopyMethod::kDirect ? queues_->copy_direct(plan, *transfer, direction, calls)
-                                                            : queues_->launch(plan, *transfer, direction, window));
+      ORBITKV_RETURN_IF_ERROR(method == CopyMethod::kDirect
+                                  ? queues_->copy_direct(plan, *transfer, direction, calls)
+                                  : queues_->launch(plan, *transfer, direction, window));
       if (queues_->drain() != kCuSuccess) return bug("the device failed while it was measured");
       const Duration took = monotonic_now() - begin;
       transfers_->give_back(transfer);
@@ -77,7 +79,8 @@ class Bench {
 
   // kBytes in fragments of this size, every other page of either side, the images backwards.
   LaunchPlan plan_of(std::uint64_t fragment_bytes, std::uint32_t stage_bytes) {
-    const auto per_slot = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, kBytes / fragment_bytes / 512));
+    const auto per_slot =
+        static_cast<std::uint32_t>(std::max<std::uint64_t>(1, kBytes / fragment_bytes / 512));
     const auto slots = static_cast<std::uint32_t>(kBytes / fragment_bytes / per_slot);
     geometry_ = {};
     layout_ = {};
@@ -136,8 +139,9 @@ std::string form() {
 }
 
 bool plausible(const Window& w) {
-  return w.ctas >= 1 && w.ctas <= 64 && w.stage_bytes >= 1024 && w.stage_bytes <= 32 * 1024 && w.stage_bytes % 16 == 0 &&
-         w.loads >= 1 && w.loads <= kMaxStages && w.stores >= 1 && w.stores <= kMaxStages;
+  return w.ctas >= 1 && w.ctas <= 64 && w.stage_bytes >= 1024 && w.stage_bytes <= 32 * 1024 &&
+         w.stage_bytes % 16 == 0 && w.loads >= 1 && w.loads <= kMaxStages && w.stores >= 1 &&
+         w.stores <= kMaxStages;
 }
 
 }  // namespace
@@ -178,7 +182,8 @@ std::optional<Windows> read_windows(const std::string& path) {
   for (auto& direction : windows.full) {
     for (Window& w : direction) {
       if (std::fgets(line, sizeof line, file.get()) == nullptr ||
-          std::sscanf(line, "%u %u %u %u", &w.ctas, &w.stage_bytes, &w.loads, &w.stores) != 4 || !plausible(w))
+          std::sscanf(line, "%u %u %u %u", &w.ctas, &w.stage_bytes, &w.loads, &w.stores) != 4 ||
+          !plausible(w))
         return std::nullopt;
     }
   }
@@ -194,8 +199,10 @@ Status write_windows(const std::string& path, const Windows& windows) {
   if (!file) return errno_error(temporary);
   std::string text = form() + "\n";
   for (const auto& direction : windows.full)
-    for (const Window& w : direction) text += format_text("%u %u %u %u\n", w.ctas, w.stage_bytes, w.loads, w.stores);
-  const bool written = std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() && std::fflush(file.get()) == 0;
+    for (const Window& w : direction)
+      text += format_text("%u %u %u %u\n", w.ctas, w.stage_bytes, w.loads, w.stores);
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() && std::fflush(file.get()) == 0;
   if (written && std::rename(temporary.c_str(), path.c_str()) == 0) return ok_status();
   const Error error = errno_error(path);
   std::remove(temporary.c_str());

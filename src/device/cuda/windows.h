@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "device/copier.h"
@@ -31,17 +32,27 @@ inline constexpr std::uint64_t kDirectFromGentle = 32 * 1024;
 // The reads that a kernel sends over the link queue behind the writes of a save; DMA's do not.
 inline constexpr std::uint64_t kDirectFromBesideSave = 64 * 1024;
 
+// Up to here one pass of a kernel with the bytes in registers ends sooner than bulk copies
+// that go through shared memory and several warps.
+inline constexpr std::uint64_t kTinyBytes = 32 * 1024;
+// What one launch of DMA copies: its sums run while the next one copies.
+inline constexpr std::uint64_t kDirectBytes = 8 * 1024 * 1024;
+// A call that takes many copies holds the context's lock while it works, and the engine's
+// launches wait for it.
+inline constexpr std::size_t kCopiesPerCall = 64;
+
 // What one machine was found to need; the defaults come from an H200 on PCIe 5 x16.
 struct Windows {
   // [direction][size class]
-  std::array<std::array<Window, 2>, 2> full{
-      {{Window{8, 8 * 1024, 2, 2}, Window{4, 16 * 1024, 2, 2}}, {Window{8, 8 * 1024, 2, 2}, Window{4, 16 * 1024, 2, 2}}}};
+  std::array<std::array<Window, 2>, 2> full{{{Window{8, 8 * 1024, 2, 2}, Window{4, 16 * 1024, 2, 2}},
+                                             {Window{8, 8 * 1024, 2, 2}, Window{4, 16 * 1024, 2, 2}}}};
   std::array<Window, 2> gentle{Window{2, 16 * 1024, 2, 1}, Window{1, 16 * 1024, 4, 2}};
   std::uint32_t any_ctas = 32;  // of the kernels without bulk copies
 
   const Window& of(Direction direction, CopyPace pace, std::uint64_t fragment_bytes) const {
     const auto d = static_cast<std::size_t>(direction);
-    return pace == CopyPace::kGentle ? gentle[d] : full[d][static_cast<std::size_t>(size_class(fragment_bytes))];
+    return pace == CopyPace::kGentle ? gentle[d]
+                                     : full[d][static_cast<std::size_t>(size_class(fragment_bytes))];
   }
 };
 
