@@ -68,10 +68,12 @@ void add_bench(CLI::App& app, bench::Flags& flags) {
       std::string("Benches: ") + bench::names());
   bench->add_option("name", flags.name, "one of the benches below, or all")->required();
   bench->add_option("file", flags.file, "replay: a trace of transfers (ORBITKV_TRACE_TRANSFERS)");
-  bench->add_option("--case", flags.only, "only the case of this name, as the output writes it; a trailing * stands for the rest");
+  bench->add_option("--case", flags.only,
+                    "only the case of this name, as the output writes it; a trailing * stands for the rest");
   bench
       ->add_option("--device", flags.device,
-                   "copy, restore, publish: where the pages lie, cpu:0 or cuda:<number>; exit status 77 without that GPU")
+                   "copy, restore, publish: where the pages lie, cpu:0 or cuda:<number>; exit status 77 "
+                   "without that GPU")
       ->capture_default_str();
   bench->add_option("--window", flags.window,
                     "copy on a GPU: tuned, default, or ctas,stage KiB,loads,stores [tuned]");
