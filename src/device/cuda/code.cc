@@ -71,8 +71,8 @@ Result<std::vector<char>> compile(const Nvrtc& nvrtc, int major, int minor) {
                                header_names) != 0)
     return reject("NVRTC does not take the copy kernels");
   const std::string architecture = format_text("--gpu-architecture=sm_%d%d", major, minor);
-  const char* options[] = {architecture.c_str(), "--std=c++17"};
-  const int code = nvrtc.nvrtcCompileProgram(program, 2, options);
+  const char* options[] = {architecture.c_str(), "--std=c++17", "--device-as-default-execution-space"};
+  const int code = nvrtc.nvrtcCompileProgram(program, 3, options);
   std::size_t bytes = 0;
   std::vector<char> out;
   if (code == 0 && nvrtc.nvrtcGetCUBINSize(program, &bytes) == 0 && bytes > 0) {
@@ -90,6 +90,14 @@ Result<std::vector<char>> compile(const Nvrtc& nvrtc, int major, int minor) {
 
 }  // namespace
 
+Result<std::vector<char>> compile_kernels(int major, int minor) {
+  Nvrtc nvrtc;
+  if (!load_nvrtc(nvrtc))
+    return reject(
+        "there is no libnvrtc to compile them: install the nvidia-cuda-nvrtc package of your CUDA version");
+  return compile(nvrtc, major, minor);
+}
+
 Result<CuModule> load_module(const Driver& driver, int major, int minor) {
   CuModule module = nullptr;
   std::string why = "this build has no GPU code (it was built without nvcc)";
@@ -98,13 +106,11 @@ Result<CuModule> load_module(const Driver& driver, int major, int minor) {
     if (code == kCuSuccess) return module;
     why = driver_error(driver, "cuModuleLoadData", code).message();
   }
-  Nvrtc nvrtc;
-  if (!load_nvrtc(nvrtc))
-    return reject(
-        format_text("no copy kernels for sm_%d%d: %s; and no libnvrtc to compile them: install the "
-                    "nvidia-cuda-nvrtc package of your CUDA version",
-                    major, minor, why.c_str()));
-  ORBITKV_ASSIGN_OR_RETURN(auto image, compile(nvrtc, major, minor));
+  auto compiled = compile_kernels(major, minor);
+  if (!compiled.ok())
+    return reject(format_text("no copy kernels for sm_%d%d: %s; %s", major, minor, why.c_str(),
+                              compiled.error().message().c_str()));
+  const std::vector<char> image = std::move(compiled).value();
   const CuResult code = driver.cuModuleLoadData(&module, image.data());
   if (code == kCuSuccess) return module;
   return reject(driver_error(driver, "cuModuleLoadData of NVRTC's code", code).message());
