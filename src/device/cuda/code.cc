@@ -13,13 +13,13 @@
       "\norbitkv_embed_" #name ":\n.incbin \"" file "\"\n.byte 0\n.popsection\n")
 
 extern "C" {
-extern const char orbitkv_embed_fatbin[];
-extern const char orbitkv_embed_kernels[];
-extern const char orbitkv_embed_plan[];
+extern const char kEmbeddedFatbin[] asm("orbitkv_embed_fatbin");
+extern const char kEmbeddedKernels[] asm("orbitkv_embed_kernels");
+extern const char kEmbeddedPlan[] asm("orbitkv_embed_plan");
 }
 #ifdef ORBITKV_FATBIN_FILE
 ORBITKV_EMBED(fatbin, ORBITKV_FATBIN_FILE);
-static const char* const kFatbin = orbitkv_embed_fatbin;
+static const char* const kFatbin = kEmbeddedFatbin;
 #else
 static const char* const kFatbin = nullptr;
 #endif
@@ -64,11 +64,10 @@ bool load_nvrtc(Nvrtc& n) {
 }
 
 Result<std::vector<char>> compile(const Nvrtc& nvrtc, int major, int minor) {
-  const char* header_texts[] = {orbitkv_embed_plan};
+  const char* header_texts[] = {kEmbeddedPlan};
   const char* header_names[] = {"device/cuda/plan.h"};
   NvrtcProgram program = nullptr;
-  if (nvrtc.nvrtcCreateProgram(&program, orbitkv_embed_kernels, "kernels.cu", 1, header_texts,
-                               header_names) != 0)
+  if (nvrtc.nvrtcCreateProgram(&program, kEmbeddedKernels, "kernels.cu", 1, header_texts, header_names) != 0)
     return reject("NVRTC does not take the copy kernels");
   const std::string architecture = format_text("--gpu-architecture=sm_%d%d", major, minor);
   const char* options[] = {architecture.c_str(), "--std=c++17", "--device-as-default-execution-space"};

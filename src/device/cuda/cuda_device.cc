@@ -120,8 +120,8 @@ Status CudaDevice::check_address(const std::byte* at) const {
     return reject(format_text("%p lies on device %d of this process, not on %s", static_cast<const void*>(at),
                               ordinal, identity().c_str()));
   // Memory of pools and of virtual address ranges belongs to no context.
-  if (d.cuPointerGetAttribute(&owner, kPointerContext, address) == kCuSuccess && owner != nullptr &&
-      owner != parts_->context->handle())
+  if (d.cuPointerGetAttribute(static_cast<void*>(&owner), kPointerContext, address) == kCuSuccess &&
+      owner != nullptr && owner != parts_->context->handle())
     return reject(format_text("%p belongs to another CUDA context than the device's primary one",
                               static_cast<const void*>(at)));
   return ok_status();
