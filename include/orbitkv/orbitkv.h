@@ -207,15 +207,14 @@ typedef struct orbitkv_query {
 } orbitkv_query;
 #define ORBITKV_QUERY_INIT {sizeof(orbitkv_query), {{0}}, NULL, 0, NULL, 0}
 
-// Which blocks are there. Pins nothing. hit_blocks: the leading run. positions: the
-// caller's array of `capacity` entries (NULL with 0: not wanted), filled with the index
-// of every resident hash in ascending order; *count tells how many there are, also where
-// that is more than the capacity. hit_blocks and count may be NULL.
+// Indices of resident hashes, ascending.
 typedef struct orbitkv_positions {
-  uint32_t* positions;
+  uint32_t* positions;  // the caller's array of `capacity` entries; NULL with 0: only the count
   size_t capacity;
-  size_t count;  // out
+  size_t count;  // out: how many there are, also where that is more than the capacity
 } orbitkv_positions;
+// Which blocks are there. Pins nothing. hit_blocks: the leading run. hit_blocks and
+// positions may be NULL.
 ORBITKV_API orbitkv_action orbitkv_query_candidates(orbitkv_client* client, const orbitkv_query* query,
                                                     uint32_t* hit_blocks, orbitkv_positions* positions,
                                                     orbitkv_error* error);

@@ -166,7 +166,8 @@ def tracked_and_new(root):
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     names = [name for name in listed.stdout.splitlines() if (root / name).is_file()]
-    return [name for name in names if name.endswith((".h", ".c", ".cc", ".py", ".pyi", ".md")) or name.startswith("scripts/")]
+    endings = (".h", ".c", ".cc", ".py", ".pyi", ".md")
+    return [name for name in names if name.endswith(endings) or name.startswith("scripts/")]
 
 
 def report(files, lengths):

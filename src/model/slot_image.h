@@ -22,8 +22,8 @@ namespace orbitkv::model {
 // 32 u64 check[fragments] | zeros to a multiple of 128.
 inline constexpr std::uint32_t kSlotMagic = 0x49564B4F;
 inline constexpr std::uint16_t kSlotVersion = 1;
-// Header and fragments start here and end here: a GPU reads host memory in requests of 128
-// bytes, and copies of fragments that straddle them reach 0.82 of the link instead of 0.92.
+// Header and fragments start at multiples of it: a GPU reads host memory in requests of 128
+// bytes, and fragments that straddle them cost more of those.
 inline constexpr std::uint64_t kSlotAlign = 128;
 // Where an image may start.
 inline constexpr std::uint64_t kImageAlign = 64;
