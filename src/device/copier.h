@@ -103,10 +103,10 @@ class Copier {
   virtual std::string name() const = 0;  // "host avx512", "cuda sm_90 bulk"
   // Starts a batch; never waits for the device. An error: nothing of it was accepted. What
   // fails later ends the ticket, after everything accepted has drained.
-  // Save: fragments, then the header. Restore: the header is copied once and checked against
-  // the slot, before the copy or beside it; every fragment is summed on its way. A wrong slot
-  // leaves its pages undefined and `verified` false, and is no error: the other slots go on,
-  // and events fire all the same.
+  // Save: fragments and header stand in the image when the batch has ended, in any order.
+  // Restore: the header is copied once and checked against the slot, before the copy or beside
+  // it; every fragment is summed on its way. A wrong slot leaves its pages undefined and
+  // `verified` false, and is no error: the other slots go on, and events fire all the same.
   // kBusy: limits::kCopyBatches are running.
   virtual Result<CopyTicket> submit(CopyBatch batch) = 0;
   // True once every copy and every layer event of the batch stands on the device's queues.
@@ -114,7 +114,7 @@ class Copier {
   // Never blocks; does the batch's pending host work (verification, next pieces). A value
   // comes once, and ends the ticket; results then stand in the slots.
   virtual std::optional<CopyEnd> poll(CopyTicket ticket) = 0;
-  // Blocks until the batch has ended. If the device cannot say so, the process ends.
+  // Blocks until the batch has ended, or nobody can say any more (CopyEnd::proven).
   CopyEnd drain(CopyTicket ticket);
 };
 

@@ -72,12 +72,12 @@ class Device {
   virtual ~Device() = default;
   // What the Manager is told: "cpu:0", "GPU-<uuid>", "MIG-<uuid>".
   virtual std::string identity() const = 0;
-  // kReject unless [base, base + bytes) is memory that this device copies from and to, as
-  // far as the driver can tell.
+  // kReject unless all of it is memory that this device copies from and to, as far as the
+  // driver can tell.
   virtual Status check_memory(std::span<const std::byte> memory) const = 0;
 
   // A slab of the pool as it is mapped here. Returns at once; it is made reachable in the
-  // background, and until then copies go through a bounded bounce buffer.
+  // background. Until then, or if it cannot be, copies go through a bounded bounce buffer.
   virtual void add_slab(std::span<std::byte> slab) = 0;
   // Returns when no copy uses the slab and the device has let go of it: from then on it may
   // be unmapped. A slab that cannot be let go of ends the process (the reason is logged).
@@ -86,7 +86,7 @@ class Device {
   virtual std::size_t reachable_slabs() const = 0;
 
   // In the thread that enqueues on `stream`. An idle stream and kNoStream cost no event.
-  // kReject: not a stream of this device.
+  // kReject: not a stream of this device, or one that is being captured.
   virtual Result<Fence> fence(StreamHandle stream) = 0;
 
   // A copier serves one executor. The device must outlive it.

@@ -169,8 +169,6 @@ TEST_F(FailureTest, AnEventThatCannotBeRecordedFailsTheBatchAlone) {
   ASSERT_TRUE(ticket.ok());
   events->release();
   EXPECT_FALSE(rig->copier().drain(*ticket).status.ok());
-  // Recorded, so that each of them waits for the batch and is no older record.
-  const auto history = fake.history();
   for (const LayerEvent& event : all)
     if (event.turn != 2) wait_for(*events, event);
   expect_works(*rig, *events);

@@ -143,7 +143,7 @@ class Run {
     if (f.slots == 0 || f.bytes == 0 || f.row_bytes == 0 || f.bytes % f.row_bytes != 0)
       return "an empty fragment, or rows that are not whole";
     if (f.first_slot + std::uint64_t{f.slots} > plan_.slot_count) return "slots behind the last";
-    if (f.image_offset % 64 != 0) return "an image offset that is no multiple of 64";
+    if (f.image_offset % 128 != 0) return "an image offset that is no multiple of 128";
     if ((f.base | f.block_stride | f.row_bytes) % w != 0 || (f.row_bytes != f.bytes && f.row_stride % w != 0))
       return "an address or length that the kernel's accesses do not fit";
     if (f.pack == 0 || f.pack > kMaxPack || f.chunks == 0 || (f.pack > 1 && f.chunks > 1))

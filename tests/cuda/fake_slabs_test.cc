@@ -81,6 +81,29 @@ TEST_F(SlabTest, ASlabThatCannotBeRegisteredBounces) {
   for (int i = 0; i < 3; ++i) expect_bounced_round_trip(*rig);
 }
 
+// An image that needs a larger buffer than there is must not be copied through the smaller.
+TEST_F(SlabTest, ABufferThatCannotGrowRefusesWhatItHasNoRoomFor) {
+  device = make({.register_slabs = false, .bounce = 16 * kKiB}, 0, {});
+  auto small = new_rig(layout()), large = new_rig(suite::contiguous("large", {65536, 65536}));
+  expect_bounced_round_trip(*small);
+  SlotCopy slot = large->new_slot(1);
+  const auto save_large = [&] {
+    auto ticket = small->copier().submit(large->batch(Direction::kSave, {&slot, 1}));
+    EXPECT_TRUE(ticket.ok()) << ticket.error().message();
+    return small->copier().drain(*ticket).status;
+  };
+  fake.fail({.entry = "cuMemHostAlloc", .code = kCuOutOfMemory, .for_ever = true});
+  for (int i = 0; i < 2; ++i) {
+    const Status status = save_large();
+    ASSERT_FALSE(status.ok());
+    EXPECT_TRUE(contains(status.error().message(), "cuMemHostAlloc")) << status.error().message();
+  }
+  expect_bounced_round_trip(*small);
+  fake.heal();
+  EXPECT_TRUE(save_large().ok());
+  EXPECT_TRUE(large->restores(slot));
+}
+
 // Somebody else's, who will end it as he likes.
 TEST_F(SlabTest, AForeignRegistrationIsNotUsed) {
   device = make({}, 0, {});

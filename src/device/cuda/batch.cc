@@ -150,20 +150,20 @@ std::byte* Batch::image_of(const Window& window, std::uint32_t slot) const {
   return group.slots[window.first + slot].image;
 }
 
-bool Batch::next_window(std::uint64_t room) {
+bool Batch::next_window(ByteCount room) {
   window_.first += window_.slots;
   window_.slots = 0;
   while (window_.group < groups_.size() && window_.first == groups_[window_.group].slots.size())
     window_ = {window_.group + 1, 0, 0};
   if (window_.group == groups_.size()) return false;
   const Group& group = groups_[window_.group];
-  const std::uint64_t fit = std::max<std::uint64_t>(1, room / group.layout.slot_bytes);
+  const std::uint64_t fit = std::max<std::uint64_t>(1, room.value / group.layout.slot_bytes);
   window_.slots =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(fit, group.slots.size() - window_.first));
   return true;
 }
 
-bool Batch::next_round(const PlanRules& rules, std::byte* buffer, CuPtr device_buffer, std::uint64_t room) {
+bool Batch::next_round(const PlanRules& rules, const BounceBuffer& buffer) {
   launches.clear();
   next_launch = 0;
   if (rounds_done_) return false;
@@ -172,15 +172,15 @@ bool Batch::next_round(const PlanRules& rules, std::byte* buffer, CuPtr device_b
     rounds_done_ = true;
     return true;
   }
-  if (!next_window(room)) {
+  if (!next_window(buffer.room)) {
     rounds_done_ = true;
     return false;
   }
   const std::uint64_t bytes = groups_[window_.group].layout.slot_bytes;
   if (direction() == Direction::kRestore)
     for (std::uint32_t i = 0; i < window_.slots; ++i)
-      std::memcpy(buffer + i * bytes, image_of(window_, i), bytes);
-  launches = build_launches(plan_groups(device_buffer), rules);
+      std::memcpy(buffer.host + i * bytes, image_of(window_, i), bytes);
+  launches = build_launches(plan_groups(buffer.device), rules);
   return true;
 }
 

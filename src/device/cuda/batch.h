@@ -1,6 +1,6 @@
-// One batch while it runs: what is still to be launched, what their fragments should sum to or
-// were found to sum to. Host state only; the copier
-// drives it. Used from one thread at a time.
+// One batch while it runs: what is still to be launched, and what its fragments should sum
+// to (restore) or were found to sum to (save). Host state only: the copier drives it and
+// enqueues. Used from one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,13 @@
 
 namespace orbitkv::device::cuda {
 
+// Where images of slabs that the device does not reach pass through.
+struct BounceBuffer {
+  std::byte* host = nullptr;
+  CuPtr device = 0;
+  ByteCount room;
+};
+
 class Batch {
  public:
   struct Group {
@@ -32,7 +39,7 @@ class Batch {
   // A launch on the device's queues.
   struct Running {
     Transfer* transfer = nullptr;
-    std::size_t plan = 0;      // of launches()
+    std::size_t plan = 0;      // of `launches`
     std::uint32_t signal = 0;  // next one to be raised
     std::size_t entry = 0;     // of the plan: the fragment, and its slot, whose sum is next
     std::uint32_t slot = 0;
@@ -54,12 +61,9 @@ class Batch {
   bool collect(Running& launch);
   // Writes digests (save) or verdicts (restore).
   void settle();
-  // Letting go of the slabs.
-  void release() { uses_.clear(); }
-
   // Launches come in rounds: one of all groups, or, where images bounce, one a window of the
-  // buffer. False: there is no further round. `room` is the bytes of the buffer.
-  bool next_round(const PlanRules& rules, std::byte* buffer, CuPtr device_buffer, std::uint64_t room);
+  // buffer. False: there is no further round.
+  bool next_round(const PlanRules& rules, const BounceBuffer& buffer);
   // After the last signal of a bounced save's round: payloads go from the buffer to the images.
   void end_round(const std::byte* buffer);
   std::uint64_t largest_slot() const;
@@ -90,7 +94,7 @@ class Batch {
     std::size_t group = 0;
     std::uint32_t first = 0, slots = 0;
   };
-  bool next_window(std::uint64_t room);
+  bool next_window(ByteCount room);
   std::vector<PlanGroup> plan_groups(CuPtr device_buffer) const;
   std::byte* image_of(const Window& window, std::uint32_t slot) const;
   bool collect_slot(const LaunchPlan& plan, const Running& launch);

@@ -39,27 +39,28 @@ class Bounce {
   }
   // Room for one image at least.
   Status ready(std::uint64_t slot_bytes) {
-    if (host_ != nullptr && room_ >= slot_bytes) return ok_status();
+    if (buffer_.room.value >= slot_bytes) return ok_status();
     const Driver& d = context_->driver();
     // A smaller one is kept: freeing it would wait for all that the device does.
-    room_ = std::max(bytes_.value, slot_bytes);
+    const ByteCount room(std::max(bytes_.value, slot_bytes));
+    void* host = nullptr;
     ORBITKV_RETURN_IF_ERROR(status_of(
-        d, "cuMemHostAlloc", d.cuMemHostAlloc(&host_, room_, kHostAllocPortable | kHostAllocDeviceMap)));
-    made_.push_back(host_);
-    return status_of(d, "cuMemHostGetDevicePointer", d.cuMemHostGetDevicePointer(&device_, host_, 0));
+        d, "cuMemHostAlloc", d.cuMemHostAlloc(&host, room.value, kHostAllocPortable | kHostAllocDeviceMap)));
+    made_.push_back(host);
+    CuPtr device = 0;
+    ORBITKV_RETURN_IF_ERROR(
+        status_of(d, "cuMemHostGetDevicePointer", d.cuMemHostGetDevicePointer(&device, host, 0)));
+    buffer_ = {static_cast<std::byte*>(host), device, room};
+    return ok_status();
   }
-  std::byte* host() const { return static_cast<std::byte*>(host_); }
-  CuPtr device() const { return device_; }
-  std::uint64_t room() const { return room_; }
+  const BounceBuffer& buffer() const { return buffer_; }
 
   const Batch* user = nullptr;
 
  private:
   const std::shared_ptr<Context> context_;
   ByteCount bytes_;
-  void* host_ = nullptr;
-  CuPtr device_ = 0;
-  std::uint64_t room_ = 0;
+  BounceBuffer buffer_;
   std::vector<void*> made_;
 };
 
@@ -173,14 +174,14 @@ class CudaCopier final : public Copier {
 
   // False: no further round, or the buffer is another batch's for now.
   bool begin_round(Batch& b) {
-    if (!b.bounces()) return b.next_round(rules_for(b), nullptr, 0, 0) && !b.launches.empty();
+    if (!b.bounces()) return b.next_round(rules_for(b), {}) && !b.launches.empty();
     Bounce& buffer = bounce(b);
     if (buffer.user != nullptr && buffer.user != &b) return false;
     note(b, buffer.ready(b.largest_slot()));
     if (!b.failure.ok()) return false;
     buffer.user = &b;
     b.stats.bounced = true;
-    return b.next_round(rules_for(b), buffer.host(), buffer.device(), buffer.room());
+    return b.next_round(rules_for(b), buffer.buffer());
   }
 
   bool direct(const Batch& b, std::uint64_t run_bytes) const {
@@ -278,7 +279,7 @@ class CudaCopier final : public Copier {
       b.running.pop_front();
     }
     if (b.next_launch == b.launches.size() && b.next_launch > 0 && b.failure.ok() && b.bounces())
-      b.end_round(bounce(b).host());
+      b.end_round(bounce(b).buffer().host);
     return true;
   }
 

@@ -99,7 +99,8 @@ void CudaDevice::tune() {
     return;
   }
   parts_->set_windows(*measured);
-  if (const Status kept = write_windows(path, *measured); !path.empty() && !kept.ok())
+  if (path.empty()) return;
+  if (const Status kept = write_windows(path, *measured); !kept.ok())
     ORBITKV_INFO("copy windows were not kept: %s", kept.error().message().c_str());
 }
 
@@ -202,7 +203,7 @@ Result<CuDevice> find_device(const Driver& driver, const std::string& name) {
   for (CuDevice i = 0; i < count; ++i) {
     CuDevice device = 0;
     ORBITKV_RETURN_IF_ERROR(status_of(driver, "cuDeviceGet", driver.cuDeviceGet(&device, i)));
-    if (name == format_text("cuda:%d", i) || (name == "cuda" && i == 0)) return device;
+    if (name == format_text("cuda:%d", i)) return device;
     const auto identity = identity_of(driver, device);
     if (identity.ok() && *identity == name) return device;
   }

@@ -1,7 +1,8 @@
 // The CUDA driver as this process finds it at run time: libcuda.so.1 by dlopen, one
-// table of the entry points that the copier uses, and their types, declared here so
-// that neither headers nor libraries of a CUDA toolkit are needed. Loaded once and
-// never unloaded. Tests replace single entries of a copy of the table, or all of it.
+// table of the entry points that the copier and its benches use, and their types, declared
+// here so that neither headers nor libraries of a CUDA toolkit are needed. Loaded once and
+// never unloaded. Tests replace single entries of a copy of the table, or all of it. Any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +18,11 @@ inline constexpr CuResult kCuSuccess = 0;
 inline constexpr CuResult kCuOutOfMemory = 2;
 inline constexpr CuResult kCuDeinitialized = 4;  // the process is ending
 inline constexpr CuResult kCuNoDevice = 100;
-inline constexpr CuResult kCuInvalidImage = 200, kCuInvalidContext = 201, kCuNoBinary = 209;
+inline constexpr CuResult kCuInvalidContext = 201;
 inline constexpr CuResult kCuInvalidHandle = 400;
 inline constexpr CuResult kCuNotReady = 600;
 inline constexpr CuResult kCuIllegalAddress = 700;
-inline constexpr CuResult kCuContextDestroyed = 709;
 inline constexpr CuResult kCuAlreadyRegistered = 712;
-inline constexpr CuResult kCuNotSupported = 801;
 inline constexpr CuResult kCuCaptureUnsupported = 900;
 
 using CuDevice = int;
@@ -50,7 +49,7 @@ inline constexpr int kAttributeSharedOptin = 97;
 inline constexpr int kFunctionMaxDynamicShared = 8;
 inline constexpr int kPointerContext = 1, kPointerMemoryType = 2, kPointerDeviceOrdinal = 9;
 inline constexpr int kCaptureNone = 0;
-inline constexpr unsigned kMemoryTypeDevice = 2;
+inline constexpr unsigned kMemoryTypeDevice = 2, kMemoryTypeUnified = 4;
 inline constexpr int kCaptureRelaxed = 2;
 
 // One member an entry point, named as cuda.h names it for programs (driver.cc asks for the
@@ -139,12 +138,12 @@ struct CuCopyAttributes {
   int dst_location[2] = {0, 0};
   unsigned flags = 0;
 };
-
 static_assert(sizeof(CuCopyAttributes) == 24);
 
-// Loads and initialises the driver, once a process, and only when the first GPU page is
-// registered: a process that forks after cuInit has no CUDA in its children. kReject says what is missing and
-// what to install: no libcuda, a driver that is too old (its version and ours), no device.
+// Loads and initialises the driver, once a process; called no earlier than the first GPU
+// page is registered, because a process that forks after cuInit has no CUDA in its
+// children. kReject says what is missing and what to install: no libcuda, a driver that is
+// too old (its version and ours), no device.
 Result<const Driver*> load_driver();
 
 // "cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)".

@@ -1,9 +1,9 @@
 // The copy kernels: what plan.h says, between mapped host memory and HBM, with the
 // raw checksum of every chunk and a flag a layer. orbitkv_copy_bulk needs sm_90 (bulk
 // copies through shared memory, a bounded window of bytes in flight) and rows that are
-// multiples of 16 bytes at multiples of 16; the copy_<n> kernels take any part and
-// access width n. Also compiled at run time by NVRTC, so it includes only plan.h.
-// Never trusts nothing: ranges were checked by the host before the plan was written.
+// multiples of 16 bytes at multiples of 16; orbitkv_copy_<n> runs anywhere and takes rows
+// that are multiples of n bytes at multiples of n. Also compiled at run time by NVRTC, so
+// it includes only plan.h. Checks nothing: the host checked every range before it planned.
 #ifdef __CUDACC_RTC__
 using int32_t = int;
 namespace std {
@@ -26,7 +26,7 @@ constexpr u64 kMul2 = 0x9FB21C651E98DF25ull;
 __device__ __forceinline__ u64 rotate_right(u64 x, int n) {
   return (x >> n) | (x << (64 - n));
 }
-// g(w, i) of mixR with key = (i + 1) * kGolden (docs/protocol.md).
+// g(w, i) of the checksum with key = (i + 1) * kGolden (docs/protocol.md).
 __device__ __forceinline__ u64 mix(u64 word, u64 key) {
   u64 x = word ^ key;
   x ^= rotate_right(x, 25) ^ rotate_right(x, 50);
@@ -227,7 +227,7 @@ __device__ __forceinline__ void image_pieces(const Tables& tables, const Unit& u
          unit.bytes);
 }
 
-// Shared memory of a CTA: stages, then tables, partial sums, barriers (plan_shared_bytes).
+// Shared memory of a CTA: stages, then tables, partial sums, barriers (bulk_shared_bytes).
 struct Stage {
   unsigned char* bytes;
   u64* partials;  // kMaxPack
@@ -302,8 +302,8 @@ __device__ void sum_units(const PlanLaunch& plan, const Tables& tables, const Ri
   }
 }
 
-// Announcing takes a fence over the link, so a warp of its own does it: the store warp says
-// how many layers this CTA has finished, and goes on.
+// Announcing takes a fence, the last one over the link, so a warp of its own does it: the
+// store warp says how many layers this CTA has finished, and goes on.
 __device__ void announce_layers(const PlanLaunch& plan, const volatile u32* finished) {
   for (u32 announced = 0; announced < plan.signals;) {
     const u32 reached = __shfl_sync(~0u, *finished, 0);  // one value for all lanes

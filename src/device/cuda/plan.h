@@ -23,7 +23,7 @@ struct alignas(16) PlanFragment {
   std::uint64_t base;          // device address of block 0, row 0
   std::uint64_t block_stride;  // bytes
   std::uint64_t row_stride;    // bytes
-  std::uint32_t image_offset;  // from the start of the image, multiple of 64
+  std::uint32_t image_offset;  // from the start of the image, multiple of 128
   std::uint32_t row_bytes;
   std::uint32_t bytes;  // rows * row_bytes
   std::uint32_t first_slot;
@@ -37,8 +37,8 @@ struct alignas(16) PlanFragment {
 static_assert(sizeof(PlanSlot) == 16 && sizeof(PlanFragment) == 64, "layout shared with kernels");
 
 // The raw sum of a chunk, twice, so that it proves itself: one that has not arrived yet, or
-// an earlier launch's, does not agree with this launch's nonce. It needs no order against
-// the flags, and none costs a fence over the link.
+// an earlier launch's, does not agree with this launch's nonce. So no fence over the link is
+// needed to order it before its layer's flag.
 struct alignas(16) PlanSum {
   std::uint64_t masked;  // sum ^ nonce
   std::uint64_t mixed;   // sum * kSumFactor + nonce
@@ -72,7 +72,7 @@ struct PlanLaunch {
   std::uint32_t stores;     // stages that hold stores in flight, a CTA
   std::uint32_t to_image;   // 1: save
   std::uint32_t sum_only;   // 1: no copy; sums over the engine's pages (after DMA)
-  std::uint32_t skip_sums;  // 1: sums are 0, to show what they cost
+  std::uint32_t skip_sums;  // 1: nobody looks at the sums; the bulk kernel leaves them 0
   std::uint32_t pad;
   SmallPlan small;
 };

@@ -59,7 +59,7 @@ class Builder {
       const auto slots = static_cast<std::uint32_t>(groups_[items[first].group].images.size());
       for (std::uint32_t at = 0; at < slots;) {
         const std::uint32_t n = window(items.subspan(first, end - first), slots - at);
-        for (const Item& item : items.subspan(first, end - first)) add(item, at, n);
+        for (const Item& item : items.subspan(first, end - first)) add(item, {item.group, at, n});
         at += n;
       }
       first = end;
@@ -81,32 +81,39 @@ class Builder {
     return (bytes + rules_.stage_bytes - 1) / rules_.stage_bytes;
   }
 
-  void add(const Item& item, std::uint32_t first_slot, std::uint32_t slots) {
+  // Slots [first, first + count) of a group.
+  struct SlotRange {
+    std::uint32_t group = 0, first = 0, count = 0;
+    friend bool operator==(const SlotRange&, const SlotRange&) = default;
+  };
+  void add(const Item& item, const SlotRange& range) {
     const std::uint32_t chunks = chunks_of(item);
     ORBITKV_CHECK(chunks <= rules_.max_sums, "a fragment has more chunks than a launch has sums");
-    const bool here = known_window(item.group, first_slot, slots) != nullptr;
+    const bool here = known_window(range) != nullptr;
     const bool fits = open_.width == item.width && open_.fragments.size() < rules_.max_fragments &&
-                      open_.sums + slots * chunks <= rules_.max_sums && open_.bytes < rules_.max_bytes &&
-                      (here || open_.slots.size() + slots <= rules_.max_slots);
+                      open_.sums + range.count * chunks <= rules_.max_sums &&
+                      open_.bytes < rules_.max_bytes &&
+                      (here || open_.slots.size() + range.count <= rules_.max_slots);
     if (!open_.fragments.empty() && !fits) close(open_.turns.back() == item.turn);
     if (open_.fragments.empty()) open_.width = item.width;
-    append(item, slots_at(item.group, first_slot, slots), {item.group, item.fragment, first_slot});
+    append(item, slots_of(range), {item.group, item.fragment, range.first});
   }
 
   struct Window {
-    std::uint32_t group = 0, first_slot = 0, at = 0, slots = 0;
+    SlotRange range;
+    std::uint32_t at = 0;  // of the range's first slot in the launch
   };
-  const Window* known_window(std::uint32_t group, std::uint32_t first_slot, std::uint32_t slots) const {
-    auto it = std::find_if(windows_.begin(), windows_.end(), [&](const Window& w) {
-      return w.group == group && w.first_slot == first_slot && w.slots == slots;
-    });
+  const Window* known_window(const SlotRange& range) const {
+    auto it =
+        std::find_if(windows_.begin(), windows_.end(), [&](const Window& w) { return w.range == range; });
     return it == windows_.end() ? nullptr : &*it;
   }
-  Window slots_at(std::uint32_t group, std::uint32_t first_slot, std::uint32_t slots) {
-    if (const Window* known = known_window(group, first_slot, slots)) return *known;
-    const Window made{group, first_slot, static_cast<std::uint32_t>(open_.slots.size()), slots};
-    for (std::uint32_t i = first_slot; i < first_slot + slots; ++i)
-      open_.slots.push_back({groups_[group].images[i], groups_[group].blocks[i], 0});
+  Window slots_of(const SlotRange& range) {
+    if (const Window* known = known_window(range)) return *known;
+    const Window made{range, static_cast<std::uint32_t>(open_.slots.size())};
+    const PlanGroup& group = groups_[range.group];
+    for (std::uint32_t i = range.first; i < range.first + range.count; ++i)
+      open_.slots.push_back({group.images[i], group.blocks[i], 0});
     windows_.push_back(made);
     return made;
   }
@@ -121,12 +128,13 @@ class Builder {
     open_.fragments.push_back(
         {reinterpret_cast<std::uint64_t>(g.base), g.block_stride, one_run ? g.row_bytes : g.row_stride,
          static_cast<std::uint32_t>(groups_[item.group].layout->fragment_offsets[item.fragment]),
-         one_run ? bytes : static_cast<std::uint32_t>(g.row_bytes), bytes, window.at, window.slots, pack,
-         chunks, open_.units, open_.sums, static_cast<std::uint32_t>(open_.turns.size() - 1)});
+         one_run ? bytes : static_cast<std::uint32_t>(g.row_bytes), bytes, window.at, window.range.count,
+         pack, chunks, open_.units, open_.sums, static_cast<std::uint32_t>(open_.turns.size() - 1)});
     open_.refs.push_back(ref);
-    open_.units += chunks > 1 ? window.slots * chunks : (window.slots + pack - 1) / pack;
-    open_.sums += window.slots * chunks;
-    open_.bytes += std::uint64_t{bytes} * window.slots;
+    const std::uint32_t slots = window.range.count;
+    open_.units += chunks > 1 ? slots * chunks : (slots + pack - 1) / pack;
+    open_.sums += slots * chunks;
+    open_.bytes += std::uint64_t{bytes} * slots;
   }
 
   void close(bool goes_on) {

@@ -1,6 +1,6 @@
 // Cuts a batch into launches: which fragments of which slots, in the engine's consuming
-// order, within what one launch can hold. Pure; no device, any thread. Ranges and
-// alignment were checked when the group was registered (device::validate).
+// order, within what one launch can hold. Pure; no device, any thread. Ranges were
+// checked when the group was registered (device::validate).
 #pragma once
 
 #include <cstdint>

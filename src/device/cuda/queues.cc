@@ -28,10 +28,10 @@ Run run_of(const PlanFragment& f, const PlanSlot& slot) {
 // Collects one-row copies and hands them over in bounded calls.
 class Dma {
  public:
-  Dma(const Driver& driver, CuStream stream, bool save, bool batched)
+  Dma(const Driver& driver, CuStream stream, Direction direction, bool batched)
       : driver_(driver),
         stream_(stream),
-        save_(save),
+        save_(direction == Direction::kSave),
         batched_(batched && driver.cuMemcpyBatchAsync != nullptr) {}
 
   Status add(const Run& run, int max_pitch) {
@@ -76,8 +76,7 @@ class Dma {
     CuCopy2D copy;
     copy.width = run.row_bytes;
     copy.height = run.rows;
-    constexpr unsigned kUnified = 4;  // CU_MEMORYTYPE_UNIFIED: both are device addresses
-    copy.src_type = copy.dst_type = kUnified;
+    copy.src_type = copy.dst_type = kMemoryTypeUnified;  // both are device addresses
     copy.src_device = save_ ? run.page : run.image;
     copy.dst_device = save_ ? run.image : run.page;
     copy.src_pitch = save_ ? run.row_stride : run.row_bytes;
@@ -199,7 +198,7 @@ Status Queues::copy_direct(const LaunchPlan& plan, Transfer& transfer, Direction
                            std::uint32_t& submissions) {
   const Driver& d = context_->driver();
   const CuStream copies = copy_stream(direction), sums = sum_[static_cast<std::size_t>(direction)];
-  Dma dma(d, copies, direction == Direction::kSave, options_.batched_dma);
+  Dma dma(d, copies, direction, options_.batched_dma);
   for (const PlanFragment& f : plan.fragments)
     for (std::uint32_t i = 0; i < f.slots; ++i)
       ORBITKV_RETURN_IF_ERROR(dma.add(run_of(f, plan.slots[f.first_slot + i]), context_->traits().max_pitch));
@@ -210,7 +209,7 @@ Status Queues::copy_direct(const LaunchPlan& plan, Transfer& transfer, Direction
   PlanLaunch p = parameters_of(plan, transfer);
   p.sum_only = 1;
   Window window;
-  window.ctas = 32;
+  window.ctas = kSumCtas;
   ORBITKV_RETURN_IF_ERROR(launch_kernel(plan, p, window, sums));
   return status_of(d, "cuEventRecord", d.cuEventRecord(transfer.ended, sums));
 }

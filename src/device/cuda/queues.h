@@ -1,6 +1,7 @@
-// The device queues of one copier: a stream for restores, one for saves, one for the
-// sums that follow DMA, and one that turns raised flags into the engine's layer events.
-// Enqueues only, never waits. Used from one thread at a time, inside a Scope.
+// The device queues of one copier: for restores and for saves a stream of copies and one
+// of the sums that follow DMA, and one that turns raised flags into the engine's layer
+// events. Enqueues only; drain() alone waits. Used from one thread at a time, inside a
+// Scope.
 //
 // No stream ever waits for the host: a layer's event is enqueued after the launch that
 // raises its flag, and the signal stream starts behind the batch's fence like the copy
@@ -30,12 +31,12 @@ class Queues {
   static Result<std::unique_ptr<Queues>> create(std::shared_ptr<Context> context, QueueOptions options);
   ~Queues();
 
-  // Copies of this direction that are enqueued from now on wait for the event; so do
-  // layer events.
+  // Copies of this direction that are enqueued from now on wait for the event; so do the
+  // layer events of restores.
   Status wait_for(Direction direction, EventHandle event);
   // The plan lies in the transfer. One launch; the transfer's `ended` is recorded behind it.
   Status launch(const LaunchPlan& plan, Transfer& transfer, Direction direction, const Window& window);
-  // The same by DMA, `submissions` counts the calls. `images` are host addresses of plan.slots.
+  // The same by DMA, then a kernel that sums; `submissions` grows by the calls.
   Status copy_direct(const LaunchPlan& plan, Transfer& transfer, Direction direction,
                      std::uint32_t& submissions);
   // The event fires when the signal of the launch is raised.
@@ -48,6 +49,7 @@ class Queues {
   Status fence_accepted(Transfer& transfer, Direction direction);
   // Blocks until all copies have ended; the driver's word for it.
   CuResult drain();
+  // False: nothing but the end of a launch says that its layers are there.
   bool signals_layers() const { return options_.wait_values; }
 
  private:

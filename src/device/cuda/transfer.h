@@ -1,6 +1,6 @@
 // The memory of one launch: plan, sums and flags in pinned host memory, counters on the
 // device, and the events that say when it may serve another launch. A pool has a fixed
-// number of them for each direction. Used by one copier, from one thread at a time.
+// number of them; a copier has a pool a direction. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Transfer {
   CuPtr counters = 0;
   CuEvent ended = nullptr;      // after the launch
   CuEvent signalled = nullptr;  // after the last wait for its flags
-  bool waited_for = false;      // `signalled` was recorded
+  bool waited_for = false;      // a queue waits for its flags, up to `signalled`
   std::uint32_t sequence = 0;
   std::uint64_t nonce = 0;
 
@@ -62,7 +62,7 @@ class TransferPool {
   void* host_ = nullptr;
   CuPtr counters_ = 0;
   std::vector<Transfer> transfers_;
-  std::vector<Transfer*> free_;  // oldest first; may still be cooling
+  std::vector<Transfer*> free_;  // oldest first; some may not rest yet
 };
 
 }  // namespace orbitkv::device::cuda

@@ -1,8 +1,8 @@
 // Finds, on the machine at hand, the smallest window that fills the link, for each
 // direction and size of fragment, and keeps what it found in a file of the user's cache
-// directory, by device, driver and version of OrbitKV. A measurement takes some 100 ms
-// and 128 MiB on either side; where there is no room, or the link was busy, the defaults
-// of windows.h stay and nothing is kept. One thread at a time.
+// directory, by device, driver and version of OrbitKV. A measurement takes a fraction of a
+// second and 128 MiB on either side; where there is no room, or the link was busy, the
+// defaults of windows.h stay and nothing is kept. One thread at a time.
 #pragma once
 
 #include <memory>

@@ -25,8 +25,9 @@ constexpr SizeClass size_class(std::uint64_t fragment_bytes) {
   return fragment_bytes < kSmallFragment ? SizeClass::kSmall : SizeClass::kLarge;
 }
 
-// Fragments from here on go by DMA: at full pace only where one call moves enough to hide
-// what starting it costs; at gentle pace as soon as DMA keeps up half of the link.
+// Rows, or fragments in one piece, of this size and more go by DMA: at full pace only where
+// one call moves enough to hide what starting it costs; at gentle pace as soon as DMA keeps
+// up half of the link.
 inline constexpr std::uint64_t kDirectFromFull = 8 * 1024 * 1024;
 inline constexpr std::uint64_t kDirectFromGentle = 32 * 1024;
 // The reads that a kernel sends over the link queue behind the writes of a save; DMA's do not.
@@ -37,6 +38,7 @@ inline constexpr std::uint64_t kDirectFromBesideSave = 64 * 1024;
 inline constexpr std::uint64_t kTinyBytes = 32 * 1024;
 // What one launch of DMA copies: its sums run while the next one copies.
 inline constexpr std::uint64_t kDirectBytes = 8 * 1024 * 1024;
+inline constexpr std::uint32_t kSumCtas = 32;  // of the kernel that sums them
 // A call that takes many copies holds the context's lock while it works, and the engine's
 // launches wait for it.
 inline constexpr std::size_t kCopiesPerCall = 64;
