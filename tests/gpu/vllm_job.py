@@ -9,11 +9,15 @@ restores them byte-exact and generates the same tokens.
 2. its processes get SIGKILL and are seen gone
 3. a new engine restores and generates
 Pages are compared by bytes that were read from the engines' own tensors, not through the
-client. Weights are seeded and random. The last line is JSON; exit status 0 only if all
-is well.
+client. Weights are seeded and random. Importing vLLM takes longer than all of this, so
+each engine's process begins to import at once, beside the others, and waits for its turn.
+Lines begin with the seconds since the start. The last line is JSON; exit status 0 only if
+all is well.
 """
 
 import argparse
+import contextlib
+import importlib
 import json
 import os
 import pathlib
@@ -35,17 +39,32 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "INFO",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_USE_DEEP_GEMM": "0",
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # what is imported need not be imported again
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # looking for a GPU must not open it before the fork
     "CUDA_MODULE_LOADING": "LAZY",
 }
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS, BLOCK_TOKENS = 3, 1000, 16, 16
 WHOLE = PROMPT_TOKENS // BLOCK_TOKENS * BLOCK_TOKENS
 LIMIT_S = 400
+BEGIN = time.monotonic()
+# What an engine's processes import after `import vllm`.
+PRELOAD = (
+    "vllm.entrypoints.llm",
+    "vllm.model_executor.models.llama",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.gpu_worker",
+    "vllm.v1.worker.gpu.model_runner",
+)
 MODES = {  # how loads run -> the failure policy under which vLLM can do that
     "async": "recompute",
     "layers": "fail",
     "auto": "fail",
 }
+
+
+def say(text):
+    print(f"{time.monotonic() - BEGIN:7.1f} s  {text}", flush=True)
 
 
 # ---- in the engine's process ----
@@ -58,10 +77,11 @@ def engine_arguments(job):
         "dtype": "bfloat16",
         "enforce_eager": not job["graphs"],
         "max_model_len": 2048,
+        "max_num_batched_tokens": 2048,
         "max_num_seqs": 8,
         "block_size": BLOCK_TOKENS,
-        "kv_cache_memory_bytes": 1 << 30,
-        "gpu_memory_utilization": 0.3,
+        "kv_cache_memory_bytes": 256 << 20,
+        "gpu_memory_utilization": 0.1,
         "prefix_caching_hash_algo": "sha256_cbor",
         "disable_log_stats": False,
         "seed": 0,
@@ -89,16 +109,45 @@ def passes(llm, job):
     return found
 
 
-def engine(path):
-    import engine_run
+def preload():
+    for name in PRELOAD:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # whatever it is, the engine says it better
+            say(f"{name} is imported later: {error!r}")
+    # vLLM looks at a model's class in a process of its own, which imports everything again,
+    # lest the class opens the GPU. This one does not.
+    from vllm.model_executor.models import registry
 
-    job = json.loads(pathlib.Path(path).read_text())
+    if hasattr(registry, "_run_in_subprocess"):
+        registry._run_in_subprocess = lambda look: look()
+
+
+def turn(path, parent):
+    """The job, once it is there; ends with the parent."""
+    while not path.exists():
+        if os.getppid() != parent:
+            raise SystemExit("the parent is gone")
+        time.sleep(0.02)
+    return json.loads(path.read_text())
+
+
+def engine(path):
+    parent = os.getppid()
+    import engine_run
     from vllm import LLM
 
+    preload()
+    say("imported")
+    job = turn(pathlib.Path(path), parent)
+    say("the engine starts")
     begin = time.monotonic()
     llm = LLM(**engine_arguments(job))
     started = time.monotonic() - begin
-    report = {"passes": passes(llm, job), "counters": engine_run.counters(llm), "seconds_to_start": started}
+    say("the engine is up")
+    found = passes(llm, job)
+    say("generated")
+    report = {"passes": found, "counters": engine_run.counters(llm), "seconds_to_start": started}
     engine_run.write_report(job["report"], report)
     if job["hold"]:
         signal.pause()  # until killed
@@ -114,7 +163,8 @@ class Job:
 
         self.arguments, self.work = arguments, work
         self.model = arguments.model_dir or str(work / "model")
-        self.manager = ManagerProcess(pool="1GiB", log=str(work / "manager.log"))
+        self.manager = ManagerProcess(pool="256MiB", log=str(work / "manager.log"))
+        self.engines = {}  # name -> process
 
     def environment(self, **extra):
         paths = [str(HERE.parent / "e2e"), os.environ.get("PYTHONPATH")]
@@ -133,7 +183,20 @@ class Job:
         config = engine_run.transfer_config("DumpConnector", self.manager.socket, "dump_connector", **extra)
         return {**config, "kv_load_failure_policy": MODES[load]}
 
+    def launch(self, name):
+        """A process that imports vLLM and waits for start()."""
+        for suffix in (".job", ".json"):
+            (self.work / (name + suffix)).unlink(missing_ok=True)
+        trace = str(self.work / f"{name}.trace")
+        environment = self.environment(ORBITKV_TEST_DUMP=str(self.work / name), ORBITKV_TRACE_TRANSFERS=trace)
+        with open(self.work / f"{name}.log", "wb") as log:
+            command = [sys.executable, str(HERE / "vllm_job.py"), "--engine", str(self.work / f"{name}.job")]
+            self.engines[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
     def start(self, name, connected=True, hold=False, passes=1):
+        import engine_run
+
+        say(f"engine '{name}' has its turn")
         job = {
             "model": self.model,
             "graphs": self.arguments.graphs,
@@ -143,13 +206,16 @@ class Job:
             "passes": passes,
             "hold": hold,
         }
-        path = self.work / f"{name}.job"
-        path.write_text(json.dumps(job))
-        trace = str(self.work / f"{name}.trace")
-        environment = self.environment(ORBITKV_TEST_DUMP=str(self.work / name), ORBITKV_TRACE_TRANSFERS=trace)
-        with open(self.work / f"{name}.log", "wb") as log:
-            command = [sys.executable, str(HERE / "vllm_job.py"), "--engine", str(path)]
-            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        engine_run.write_report(str(self.work / f"{name}.job"), job)
+        return self.engines[name]
+
+    def end(self):
+        """What still runs, of the engines."""
+        import processes
+
+        for process in self.engines.values():
+            if process.poll() is None:
+                processes.kill_all([*processes.descendants(process.pid), process.pid])
 
     def report(self, name, process):
         """As soon as it is there; the log's end if the engine failed."""
@@ -158,7 +224,9 @@ class Job:
             if process.poll() not in (None, 0) or time.monotonic() > deadline:
                 raise SystemExit(f"engine '{name}' gave no report; its log ends:\n{self.log(name)[-6000:]}")
             time.sleep(0.05)
-        return json.loads(path.read_text())
+        found = json.loads(path.read_text())
+        say(f"engine '{name}' was up after {found['seconds_to_start']:.1f} s, and has generated")
+        return found
 
     def log(self, name):
         return (self.work / f"{name}.log").read_text(errors="replace")
@@ -178,9 +246,10 @@ class Job:
         report = self.report("published", process)
         want = len(pages.read_pages(self.work / "published" / "published"))
         self.manager.wait_for(lambda status: status["blocks"] >= want, f"{want} blocks in the Manager", 60)
+        say(f"{want} blocks are in the Manager")
         engine = [*processes.descendants(process.pid), process.pid]
         processes.kill_all(engine)
-        print(f"killed with SIGKILL and seen gone: {len(engine)} processes of the first engine", flush=True)
+        say(f"killed with SIGKILL and seen gone: {len(engine)} processes of the first engine")
         return report
 
 
@@ -233,11 +302,18 @@ def run(arguments, work):
         os.environ["ORBITKV_BIN"] = os.path.abspath(arguments.orbitkv)
     processes.adopt_orphans()
     job = Job(arguments, work)
-    job.make_model()
-    alone = job.run_to_end("alone", connected=False, passes=2) if arguments.reference else None
-    with job.manager:
+    with contextlib.ExitStack() as stack:
+        stack.callback(job.end)
+        for name in ("published", "restored", *(["alone"] if arguments.reference else [])):
+            job.launch(name)
+        job.make_model()
+        say("the model is made, the engines import vLLM")
+        alone = job.run_to_end("alone", connected=False, passes=2) if arguments.reference else None
+        stack.enter_context(job.manager)
+        say("the Manager is ready")
         first = job.publish_and_kill()
         second = job.run_to_end("restored")
+    say("all engines have ended")
     result = summarise(job, alone, first, second)
     for name, value in result.items():
         print(f"  {name:<32}{value}")

@@ -20,6 +20,7 @@ class FakeManager:
         self.down = False
         self.held = False  # operations stay open until finish()
         self.fail_restores = ""
+        self.most_restores = 128  # open at once; more are refused
         self.fail_enqueue = ""  # restores end before their layer events are recorded
         self.orders = []  # (operation, ready_stream, layer_events) of saves and restores
         self.open = []
@@ -49,8 +50,9 @@ class FakeManager:
 
 
 class Operation:
-    def __init__(self, work):
+    def __init__(self, work, parts):
         self._work = work
+        self.parts = parts  # of a restore
         self.done, self.success, self.message, self.blocks = False, False, "", 0
 
     def run(self):
@@ -167,6 +169,11 @@ class FakeClient:
         for lease, _ in loads:
             if lease not in self.manager.leases:
                 raise errors.RecomputeError("the lease is unknown: it was released or its time is over")
+        parts = sum(-(-len(per_group[0]) // 8192) for _, per_group in loads)
+        if layer_events and parts > 128:
+            raise errors.RejectedError(f"a restore with layer events of {parts} parts; at most 128 are allowed")
+        if sum(operation.parts for operation in self.manager.open) + parts > self.manager.most_restores:
+            raise errors.RetryLaterError(f"{self.manager.most_restores} restores are open; wait for one")
 
         def work():
             copied = 0
@@ -188,10 +195,10 @@ class FakeClient:
                     del self.manager.leases[lease]
             return True, "", copied
 
-        return self._start(work)
+        return self._start(work, parts)
 
-    def _start(self, work):
-        operation = Operation(work)
+    def _start(self, work, parts=0):
+        operation = Operation(work, parts)
         handle = self.manager.new_id()
         self._operations[handle] = operation
         self.manager.open.append(operation)

@@ -32,6 +32,7 @@ class Request:
         self.block_hashes = []
         self.tokens = []
         self.extend(tokens)
+        self.num_prompt_tokens = len(tokens)
 
     def extend(self, tokens):
         self.tokens += tokens
@@ -41,6 +42,10 @@ class Request:
     @property
     def num_tokens(self):
         return len(self.tokens)
+
+    @property
+    def num_output_tokens(self):
+        return self.num_tokens - self.num_prompt_tokens
 
 
 class FakeCuda:

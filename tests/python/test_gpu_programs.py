@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -57,6 +58,15 @@ def load(path):
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_an_engine_waits_for_its_turn_and_ends_with_its_parent(tmp_path):
+    job, path = load(VLLM_JOB), tmp_path / "job"
+    with pytest.raises(SystemExit, match="parent"):
+        job.turn(path, os.getppid() + 1)
+    (tmp_path / "part").write_text('{"model": "m"}')
+    threading.Timer(0.1, lambda: (tmp_path / "part").rename(path)).start()
+    assert job.turn(path, os.getppid()) == {"model": "m"}
 
 
 def line(kind, drained, **changes):

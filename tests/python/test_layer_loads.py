@@ -1,7 +1,10 @@
 """Loads that run with the step that uses them: what waits for what, and what a failed
 verdict takes back."""
 
+import pathlib
 import pickle
+import re
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +13,7 @@ from fake_client import FakeClient
 from orbitkv.vllm import loading
 from orbitkv.vllm.config import Settings
 from orbitkv.vllm.device import pages_of
-from orbitkv.vllm.metadata import StepTasks, WorkerReport
+from orbitkv.vllm.metadata import LoadTask, StepTasks, WorkerReport
 from small_engine import BLOCK, LAYERS, Engine, FakeCuda, Request
 
 INSTANCE = bytes(range(16))
@@ -191,15 +194,30 @@ def test_a_failed_key_is_not_offered_to_the_request_again(manager):
     assert engine.scheduler.matched_tokens(request, 0) == (0, False)
 
 
-def test_a_lease_that_is_gone_does_not_fail_the_others_unloaded(manager):
+def test_a_lease_that_is_gone_fails_its_own_request_only(manager):
     engine = engine_of(manager)
-    requests = [Request(name, prompt(4)) for name in "ab"]
+    requests = [Request(name, prompt(4)) for name in "abc"]
     for request in requests:
         engine.admit(request)
-    manager.leases.pop(engine.scheduler._layered[0].lease)
+    manager.leases.pop(engine.scheduler._layered[1].lease)
     done = engine.step([(r, 4 * BLOCK, 5) for r in requests])
-    assert done.bad and engine.loaded_pages_are_right(requests[1], 4 * BLOCK)
+    assert done.bad == set(engine.tables["b"][:4])
+    assert all(engine.loaded_pages_are_right(r, 4 * BLOCK) for r in (requests[0], requests[2]))
     assert not [entry for entry in engine.cuda.log if entry[0] == "wait"]
+
+
+def test_a_failed_restore_fails_all_that_it_loaded_and_nobody_else(manager):
+    engine = engine_of(manager)
+    manager.fail_restores = "block 0: checksum of l1 differs"
+    loaded = [Request(name, prompt(4)) for name in "ab"]
+    computed = Request("c", prompt(2, seed=3))
+    for request in (*loaded, computed):
+        engine.admit(request)
+    done = engine.step([*((r, 4 * BLOCK, 5) for r in loaded), (computed, 0, computed.num_tokens)])
+    assert done.bad == {block for name in "ab" for block in engine.tables[name][:4]}
+    assert "save" not in manager.calls
+    manager.fail_restores = ""
+    assert all(engine.scheduler.matched_tokens(r, 0) == (0, False) for r in loaded)
 
 
 def test_no_preemption_while_a_verdict_is_out(manager):
@@ -224,21 +242,133 @@ def test_without_streams_the_step_begins_when_its_pages_are_there(manager):
 # ---- which way ----
 
 
-def test_auto_runs_ahead_only_while_nobody_else_is_served(manager):
+def asynchronous(engine):
+    """Whether a request that comes now would be loaded beside the steps."""
+    tokens, asynchronous = engine.scheduler.matched_tokens(Request("asks", prompt(4)), 0)
+    assert tokens == 4 * BLOCK
+    return asynchronous
+
+
+def test_auto_runs_ahead_until_somebody_generates(manager):
     engine = engine_of(manager, load="auto")
     first = Request("first", prompt(4))
-    tokens, done = admit_and_step(engine, first)
+    _, done = admit_and_step(engine, first)
     assert done.tasks.layered
-    second = Request("second", prompt(4))
-    assert engine.scheduler.matched_tokens(second, 0) == (4 * BLOCK, True)
+    assert not asynchronous(engine)  # its first token is sampled, and on its way
+    engine.step([(first, first.num_tokens, 1)], new=False)
+    first.extend([7])  # has come
+    assert asynchronous(engine)
     engine.finish(first)
-    assert engine.scheduler.matched_tokens(second, 0) == (4 * BLOCK, False)
+    assert not asynchronous(engine)
+
+
+def test_auto_does_not_mind_prompts_that_are_computed_in_pieces(manager):
+    engine = engine_of(manager, load="auto")
+    long = Request("long", prompt(8, seed=5))
+    engine.admit(long)
+    for piece in range(3):
+        engine.step([(long, piece * 2 * BLOCK, 2 * BLOCK)], new=piece == 0)
+        assert not asynchronous(engine)
+
+
+def test_auto_minds_who_generated_before_it_was_preempted(manager):
+    engine = engine_of(manager, load="auto")
+    preempted = Request("preempted", prompt(2, seed=5))
+    preempted.extend([7, 8])
+    assert not asynchronous(engine)  # it waits: nobody holds it up
+    assert engine.scheduler.matched_tokens(preempted, 0) == (0, False)
+    engine.admit(preempted)  # and now it is in the step that is being made
+    assert asynchronous(engine)
+    engine.step([(preempted, 0, preempted.num_tokens)])
+    assert asynchronous(engine)
+
+
+def test_a_burst_in_auto_is_one_restore(manager):
+    engine = engine_of(manager, load="auto")
+    first = Request("first", prompt(4))
+    admit_and_step(engine, first)
+    burst = [Request(f"b{i}", prompt(4)) for i in range(5)]
+    for request in burst:
+        engine.admit(request)
+    done = engine.step([(r, 4 * BLOCK, 5) for r in burst])
+    assert len(done.tasks.layered.loads) == 5 and not done.tasks.loads
+    assert manager.calls.count("start_restore") == 2
+    assert all(engine.loaded_pages_are_right(r, 4 * BLOCK) for r in burst)
+
+
+# ---- how much one step takes ----
+
+
+def test_the_bounds_are_those_of_the_native_side():
+    limits = (pathlib.Path(__file__).resolve().parents[2] / "src/base/limits.h").read_text()
+    bound = {name: int(re.search(rf"{name} = (\d+);", limits)[1]) for name in ("kRestoresPerDevice", "kBlocksPerGrant")}
+    assert 2 * loading.PARTS_A_STEP <= bound["kRestoresPerDevice"]
+    largest = bound["kBlocksPerGrant"]
+    assert [loading.parts(n) for n in (1, largest, largest + 1)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("load", ["layers", "auto"])
+def test_what_one_step_cannot_take_is_asked_again_for_the_next(manager, load, monkeypatch):
+    monkeypatch.setattr(loading, "PARTS_A_STEP", 3)
+    engine = engine_of(manager, load=load, num_blocks=64)
+    requests = [Request(f"r{i}", prompt(4)) for i in range(5)]
+    for request in requests[:3]:
+        engine.admit(request)
+    for request in requests[3:]:
+        assert engine.scheduler.matched_tokens(request, 0) == (None, False)
+    assert len(engine.step([(r, 4 * BLOCK, 5) for r in requests[:3]]).tasks.layered.loads) == 3
+    for request in requests[3:]:
+        assert engine.admit(request) == 4 * BLOCK
+    done = engine.step([(r, 4 * BLOCK, 5) for r in requests[3:]])
+    assert len(done.tasks.layered.loads) == 2 and not done.bad
+    assert all(engine.loaded_pages_are_right(r, 4 * BLOCK) for r in requests)
+
+
+def test_a_load_that_no_step_can_take_is_asynchronous(manager, monkeypatch):
+    monkeypatch.setattr(loading, "PARTS_A_STEP", 1)
+    monkeypatch.setattr(loading, "_BLOCKS_A_PART", 3)
+    assert asynchronous(engine_of(manager))
+
+
+def test_loads_of_a_step_wait_for_room_one_by_one(manager):
+    engine = engine_of(manager)
+    requests = [Request(name, prompt(4)) for name in "abc"]
+    for request in requests:
+        engine.admit(request)
+    manager.most_restores = 2
+    done = engine.step([(r, 4 * BLOCK, 5) for r in requests])
+    assert not done.bad and all(engine.loaded_pages_are_right(r, 4 * BLOCK) for r in requests)
+
+
+def test_asynchronous_loads_over_the_managers_bound_wait_for_others(manager):
+    engine = engine_of(manager, load="async")
+    manager.most_restores, manager.held = 2, True
+    requests = [Request(f"r{i}", prompt(4)) for i in range(4)]
+    for request in requests:
+        engine.admit(request)
+    assert engine.step().ended == set() and len(manager.open) == 2
+    manager.finish()
+    assert engine.step().ended == {"r0", "r1"}
+    assert len(manager.open) == 2
+    manager.finish()
+    done = engine.step()
+    assert (done.ended, done.failed) == ({"r2", "r3"}, set())
+    assert all(engine.loaded_pages_are_right(r, 4 * BLOCK) for r in requests)
+
+
+def test_a_load_that_is_not_admitted_although_none_is_open_fails(manager):
+    engine = engine_of(manager, load="async")
+    manager.most_restores = 0
+    engine.admit(Request("r", prompt(4)))
+    done = engine.step()
+    assert (done.ended, done.failed) == ({"r"}, {"r"})
 
 
 def test_auto_does_not_queue_behind_asynchronous_loads(manager):
     engine = engine_of(manager, load="auto")
     busy = Request("busy", prompt(1, seed=5))
     admit_and_step(engine, busy)
+    busy.extend([7])
     manager.held = True
     waiting = Request("waiting", prompt(4))
     engine.admit(waiting)
@@ -294,6 +424,24 @@ def test_hooks_are_expected_only_where_python_runs(mode, metadata, hooks):
 
 
 # ---- odds and ends ----
+
+
+def test_a_side_that_is_closed_does_nothing_and_holds_no_client(manager):
+    engine = engine_of(manager, load="auto")
+    engine.hooked = False
+    request = Request("r", prompt(4, extra=BLOCK))
+    engine.admit(request)
+    worker = engine.workers[0]
+    clients = [weakref.ref(side._client) for side in (engine.scheduler, worker)]
+    for side in (engine.scheduler, worker) * 2:
+        side.close()
+    assert [client() for client in clients] == [None, None]
+    manager.calls.clear()
+    done = engine.step([(request, 0, request.num_tokens)])
+    assert done.bad and engine.scheduler.matched_tokens(Request("s", prompt(4)), 0) == (0, False)
+    engine.finish(request)
+    worker.start_loads([LoadTask("t", bytes(16), (1,))])
+    assert worker.ended_loads() == ({"t"}, {"t"}) and not manager.calls
 
 
 def test_saves_are_ordered_behind_the_step(manager):

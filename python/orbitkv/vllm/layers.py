@@ -3,22 +3,26 @@
 begin() before the forward, wait() in every layer, settle() after the forward and before
 anything of the step leaves the worker. Events order, the verdict decides: settle()
 returns only when the restore is done, so no page is under a copy after it. A failed
-verdict makes every destination block of the step bad; the engine takes the step back.
+restore makes all its destination blocks bad, which are those of the step unless its loads
+had to be started one by one; the engine takes back the requests that read them.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orbitkv.errors import OrbitKVError
+from orbitkv.errors import OrbitKVError, RetryLaterError
 from orbitkv.vllm.metadata import LayerLoads, LoadTask
 
 logger = logging.getLogger("vllm.orbitkv")
 
 _PATIENCE_S = 10.0  # with a copy, before it is complained about
+_ROOM_WITHIN_S = 1.0  # others' restores end within this, or the load fails
+_ROOM_PAUSE_S = 0.0005
 
 
 @dataclass
@@ -27,10 +31,15 @@ class Open:
 
     job: int
     blocks: set[int]
-    handles: list[Any] = field(default_factory=list)
+    restores: list[tuple[Any, set[int]]] = field(default_factory=list)  # handle, destinations
     unread: set[str] | None = None  # layers whose hook has not come yet; None: nobody waits per layer
     enqueued: bool = False
+    bad: set[int] = field(default_factory=set)
     problem: str = ""
+
+    def fail(self, blocks: set[int], problem: str) -> None:
+        self.bad |= blocks
+        self.problem = self.problem or problem
 
 
 class LayerLoader:
@@ -51,17 +60,18 @@ class LayerLoader:
 
     def begin(self, task: LayerLoads, hooked: bool) -> None:
         """hooked: the forward calls wait() in every layer; if not, it starts behind all."""
-        blocks = {block for load in task.loads for block in load.blocks if block is not None}
+        blocks = _destinations(task.loads)
         self._open = Open(task.job, blocks)
         if not self._pages.streams:
             self._one_by_one(task.loads)
             return
         try:
-            self._open.handles.append(self._start(task.loads, self._pages.layer_events(self._names)))
+            handle = self._start(task.loads, self._pages.layer_events(self._names))
         except OrbitKVError as error:
             logger.debug("OrbitKV: loads of one step are tried one by one: %s", error)
             self._one_by_one(task.loads)
             return
+        self._open.restores.append((handle, blocks))
         if hooked and self._hooks_come:
             self._open.unread = set(self._names)
         elif self._enqueued():
@@ -76,13 +86,24 @@ class LayerLoader:
     def _one_by_one(self, loads: Sequence[LoadTask]) -> None:
         """Whole before the forward: without streams, or because one of them is refused."""
         for load in loads:
+            blocks = _destinations([load])
             try:
-                handle = self._start([load])
+                handle = self._start_once_admitted(load)
             except OrbitKVError as error:
-                self._open.problem = str(error)
+                self._open.fail(blocks, str(error))
                 continue
-            self._open.handles.append(handle)
+            self._open.restores.append((handle, blocks))
             self._drain(handle)
+
+    def _start_once_admitted(self, load: LoadTask) -> Any:
+        deadline = time.monotonic() + _ROOM_WITHIN_S
+        while True:
+            try:
+                return self._start([load])
+            except RetryLaterError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_ROOM_PAUSE_S)
 
     # ---- in the forward ----
 
@@ -99,10 +120,10 @@ class LayerLoader:
         opened = self._open
         if not opened.enqueued and not opened.problem:
             try:
-                self._client.wait_restore_enqueued(opened.handles[0], _PATIENCE_S)
+                self._client.wait_restore_enqueued(opened.restores[0][0], _PATIENCE_S)
                 opened.enqueued = True
             except OrbitKVError as error:
-                opened.problem = str(error)
+                opened.fail(opened.blocks, str(error))
         return opened.enqueued
 
     # ---- after the forward ----
@@ -112,21 +133,26 @@ class LayerLoader:
         opened, self._open = self._open, None
         if opened is None:
             return None
-        for handle in opened.handles:
+        for handle, blocks in opened.restores:
             status = self._drain(handle)
             self._client.forget(handle)
             if not status.success:
-                opened.problem = opened.problem or status.message
+                opened.fail(blocks, status.message)
         if opened.unread and not opened.problem:
             self._hooks_come = False
-            opened.problem = (
+            opened.fail(
+                opened.blocks,
                 f"layer {sorted(opened.unread)[0]} read its pages without waiting for them; "
-                "from now on steps wait for all layers first"
+                "from now on steps wait for all layers first",
             )
-        return opened.job, opened.blocks if opened.problem else set(), opened.problem
+        return opened.job, opened.bad, opened.problem
 
     def _drain(self, handle: Any) -> Any:
         """Until the operation is done: its pages are lent, so nothing else would be safe."""
         while not (status := self._client.wait_restore(handle, _PATIENCE_S)).done:
             logger.warning("OrbitKV: a restore does not end; the step has waited for it for %d s", _PATIENCE_S)
         return status
+
+
+def _destinations(loads: Sequence[LoadTask]) -> set[int]:
+    return {block for load in loads for block in load.blocks if block is not None}

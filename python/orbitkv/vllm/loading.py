@@ -14,6 +14,16 @@ from typing import Any
 ASYNC, LAYERS, AUTO = "async", "layers", "auto"
 CHOICES = (AUTO, LAYERS, ASYNC)
 
+# The native client splits a load into parts, and the Manager admits 128 parts a device. One
+# step takes half: the parts of the step before it may still be counted.
+_BLOCKS_A_PART = 8192
+PARTS_A_STEP = 64
+
+
+def parts(blocks: int) -> int:
+    """Of the load of a lease of so many blocks."""
+    return -(-blocks // _BLOCKS_A_PART)
+
 
 def obstacles(vllm_config: Any) -> list[str]:
     """Why this engine must not let a step run ahead of its verdict. Empty: it may."""

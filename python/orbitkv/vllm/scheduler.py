@@ -75,10 +75,12 @@ class SchedulerSide:
         self._load = loading.ASYNC
         self._loads: list[LoadTask] = []
         self._layered: list[LoadTask] = []
+        self._parts = 0  # of the layered
         self._awaited: set[str] = set()  # requests that wait for an asynchronous load
         self._jobs: dict[int, list[str]] = {}  # layer-ready loads without a verdict -> requests
         self._failures = 0  # failed verdicts
         self._served: Any = ()  # request ids of the last step
+        self._generating: bool | None = None  # one of them is; None: not looked yet
         self._late: dict[str, int] = {}  # request -> first block that was filled before it had a hash
         self._pins: dict[int, Pin] = {}
         self._pinned_blocks = 0
@@ -99,8 +101,9 @@ class SchedulerSide:
 
     # ---- lookup ----
 
-    def matched_tokens(self, request: Any, computed: int) -> tuple[int, bool]:
-        """Tokens beyond `computed` that a load can bring. Repeating it changes nothing."""
+    def matched_tokens(self, request: Any, computed: int) -> tuple[int | None, bool]:
+        """Tokens beyond `computed` that a load can bring; None: to be asked again for the
+        next step. Repeating it changes nothing."""
         state = self._state(request)
         state.request = request
         if not self._may_read(request) or state.loading is not None:
@@ -115,17 +118,28 @@ class SchedulerSide:
         lookup = self._look_up(state, first, total)
         if lookup is None or lookup.blocks == 0:
             return 0, False
-        lookup.layered = self._runs_ahead()
+        parts = loading.parts(lookup.blocks)
+        lookup.layered = parts <= loading.PARTS_A_STEP and self._runs_ahead()
+        if lookup.layered and self._parts + parts > loading.PARTS_A_STEP:
+            return None, False
         # The step of a layer-ready load has to compute that token itself.
         blocks = min(lookup.blocks, useful - first) if lookup.layered else lookup.blocks
         return blocks * self._block_tokens, not lookup.layered
 
     def _runs_ahead(self) -> bool:
         """A step that waits for pages holds up every request in it, and loads that began
-        earlier come first: in AUTO only requests that would be alone with it run ahead."""
+        earlier come first: in AUTO a load runs ahead unless it would hold up a request that
+        is generating already. With asynchronous scheduling the first token of the last step
+        is still on its way and does not count: requests that arrive while that step is being
+        launched belong to the same burst, and a token of it waits once at most."""
         if self._load != loading.AUTO:
             return self._load == loading.LAYERS
-        return not self._awaited and not any(req_id in self._requests for req_id in self._served)
+        if self._awaited:
+            return False
+        if self._generating is None:  # the answer holds until the step is made
+            states = (self._requests.get(req_id) for req_id in self._served)
+            self._generating = any(state is not None and _generates(state.request) for state in states)
+        return not self._generating
 
     def _may_read(self, request: Any) -> bool:
         if self._check_hashes is not None:
@@ -194,6 +208,8 @@ class SchedulerSide:
         """Blocks were allocated; with external_tokens > 0 some of them are to be loaded."""
         state = self._state(request)
         state.request = request
+        if _generates(request):  # preempted, and in this very step again
+            self._generating = True
         if external_tokens == 0:
             self._release(state)
             return
@@ -208,6 +224,7 @@ class SchedulerSide:
         task = LoadTask(request.request_id, lookup.lease, tuple(targets))
         if lookup.layered:
             self._layered.append(task)
+            self._parts += loading.parts(len(targets))
         else:
             self._loads.append(task)
             self._awaited.add(request.request_id)
@@ -215,7 +232,7 @@ class SchedulerSide:
     # ---- the step ----
 
     def step_tasks(self, output: Any) -> StepTasks:
-        self._served = output.num_scheduled_tokens
+        self._served, self._generating = output.num_scheduled_tokens, None
         saves = self._saves(output) if self._write else ()
         if not (saves or self._loads or self._layered):
             return NOTHING
@@ -225,7 +242,7 @@ class SchedulerSide:
     def _layer_loads(self) -> LayerLoads | None:
         if not self._layered:
             return None
-        tasks, self._layered = tuple(self._layered), []
+        tasks, self._layered, self._parts = tuple(self._layered), [], 0
         job = self._new_job()
         self._jobs[job] = [task.req_id for task in tasks]
         return LayerLoads(job, tasks)
@@ -345,6 +362,7 @@ class SchedulerSide:
     def finished(self, req_id: str) -> None:
         state = self._requests.pop(req_id, None)
         self._late.pop(req_id, None)
+        self._generating = None
         if state is not None:
             self._release(state)
 
@@ -360,7 +378,14 @@ class SchedulerSide:
         return True
 
     def close(self) -> None:
+        """Nothing is looked up or published any more. The engine may keep this object until
+        the interpreter is gone; the native client must not last as long."""
+        if self._client is None:
+            return
+        self._read = self._write = False
         self._client.close()
+        self._client = None
+        self._requests.clear()
 
     def _state(self, request: Any) -> RequestState:
         state = self._requests.get(request.request_id)
@@ -369,9 +394,5 @@ class SchedulerSide:
         return state
 
 
-def _scheduled(output: Any) -> Any:
-    """(request id, tokens computed before this step) of every scheduled request."""
-    for new in output.scheduled_new_reqs:
-        yield new.req_id, new.num_computed_tokens
-    cached = output.scheduled_cached_reqs
-    yield from zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+def _generates(request: Any) -> bool:
+    return request.num_output_tokens > 0

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from orbitkv.errors import OrbitKVError
+from orbitkv.errors import OrbitKVError, RetryLaterError
 from orbitkv.vllm.availability import Availability
 from orbitkv.vllm.device import HostPages
 from orbitkv.vllm.layers import LayerLoader
@@ -43,6 +44,7 @@ class WorkerSide:
         self._availability = Availability(clock, "pages are not shared", quiet=True)
         self._spec: RankSpec | None = None
         self._registration: Any = None
+        self._waiting: deque[LoadTask] = deque()  # until the Manager admits them
         self._loads: dict[str, Any] = {}  # request -> handle
         self._saves: dict[int, Any] = {}  # job -> handle
         self._failed: set[str] = set()  # loads that never started
@@ -82,8 +84,18 @@ class WorkerSide:
     # ---- submit ----
 
     def start_loads(self, tasks: Iterable[LoadTask]) -> None:
-        for task in tasks:
-            handle = self._start_load(task)
+        self._waiting.extend(tasks)
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        """The Manager admits a bounded number of restores: the rest waits for one to end."""
+        while self._waiting:
+            task = self._waiting[0]
+            try:
+                handle = self._start_load(task)
+            except RetryLaterError:
+                return
+            self._waiting.popleft()
             if handle is None:
                 self._failed.add(task.req_id)
             else:
@@ -97,6 +109,8 @@ class WorkerSide:
                 self._registration, [(task.lease, [task.blocks])], **self.pages.order()
             )
         except OrbitKVError as error:
+            if isinstance(error, RetryLaterError) and self._loads:
+                raise
             self._trouble("a load was not started", error)
             return None
         self._availability.worked()
@@ -160,6 +174,7 @@ class WorkerSide:
             if not status.success:
                 failed.add(req_id)
                 self._say("OrbitKV: a load failed and is computed instead: %s", status.message)
+        self._start_waiting()
         return ended, failed
 
     def bad_blocks(self) -> set[int]:
@@ -182,7 +197,14 @@ class WorkerSide:
         return WorkerReport(dict.fromkeys(released, 1), verdicts) if released or verdicts else None
 
     def close(self) -> None:
+        """Loads and saves fail from here on. The engine may keep this object until the
+        interpreter is gone; the native client must not last as long."""
+        if self._client is None:
+            return
         self._client.close()
+        self._client = self._spec = self._registration = self.layers = None
+        self._loads.clear()
+        self._saves.clear()
 
     def _trouble(self, what: str, error: OrbitKVError) -> None:
         self._availability.failed(error)
