@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <string_view>
 
 #include "bench/alloc.h"
 #include "bench/channel.h"
@@ -33,6 +34,13 @@ constexpr std::array kBenches = {
     Bench{"attach", run_attach_bench},   Bench{"replay", run_replay_bench},
 };
 
+// What nobody knows must not be measured as something else.
+bool names_device(std::string_view name) {
+  if (name == "cpu:0") return true;
+  if (!name.starts_with("cuda:") || name.size() == 5) return false;
+  return name.find_first_not_of("0123456789", 5) == name.npos;
+}
+
 // A failure says more than a bench that could not run, that more than one that did.
 int worse(int a, int b) {
   for (const int status : {a, b})
@@ -57,6 +65,11 @@ int run(const Flags& flags, const char* self) {
   options.device = flags.device;
   options.file = flags.file;
   options.window = flags.window;
+  if (!names_device(options.device)) {
+    std::fprintf(stderr, "bench: no device is called \"%s\"; use cpu:0 or cuda:<number>\n",
+                 options.device.c_str());
+    return 2;
+  }
   int status = 0;
   bool known = false;
   for (const Bench& bench : kBenches) {

@@ -18,7 +18,6 @@ DriverSource& source() {
 }
 
 std::optional<int> ordinal_of(const std::string& name) {
-  if (name == "cuda") return 0;
   if (!name.starts_with("cuda:")) return std::nullopt;
   int number = -1;
   const char* end = name.data() + name.size();

@@ -24,7 +24,7 @@ struct Options {
   std::string device = "cpu:0";  // where pages lie: "cpu:0" or "cuda:<number>"
   std::string file;              // replay: the trace
   std::string window;            // copy on a GPU: this window instead of the tuned ones
-  bool on_gpu() const { return device.starts_with("cuda"); }
+  bool on_gpu() const { return device.starts_with("cuda:"); }
   // A name that ends with * stands for all that begin so.
   bool wants(std::string_view name) const {
     if (only_case.ends_with('*')) return name.starts_with(only_case.substr(0, only_case.size() - 1));

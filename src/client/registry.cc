@@ -27,6 +27,9 @@ Status check_range(const Layer& layer, std::uint32_t num_blocks) {
   if (!bytes || *bytes > layer.bytes)
     return reject(format_text("layer '%s': %u blocks reach beyond the %llu bytes of its allocation",
                               layer.name.c_str(), num_blocks, static_cast<unsigned long long>(layer.bytes)));
+  if (std::uint64_t{layer.rows} * layer.row_bytes % 8 != 0)
+    return reject(format_text("layer '%s': %u rows of %llu bytes are no multiple of 8", layer.name.c_str(),
+                              layer.rows, static_cast<unsigned long long>(layer.row_bytes)));
   return ok_status();
 }
 

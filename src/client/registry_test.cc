@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"RowsOverlap", [](auto& r) { r.layers[0].row_stride = 32; }, ""},
         BadCase{"BlocksOverlap", [](auto& r) { r.layers[0].block_stride = 64; }, ""},
         BadCase{"SameComponentTwice", [](auto& r) { r.layers[0].component = 0; }, ""},
-        BadCase{"OddBytes", [](auto& r) { r.layers[0].rows = 1, r.layers[0].row_bytes = 12; }, ""},
+        BadCase{"OddBytes", [](auto& r) { r.layers[0].rows = 1, r.layers[0].row_bytes = 12; }, "layer b"},
         BadCase{"Shard", [](auto& r) { r.groups[0].shard = 2; }, ""},
         BadCase{"NoNamespace", [](auto& r) { r.name_space.clear(); }, ""}),
     [](const auto& named) { return named.param.name; });

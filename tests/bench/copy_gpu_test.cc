@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "bench/bench.h"
 #include "bench/gpu.h"
 #include "tests/cuda/fake_driver.h"
 
@@ -105,6 +106,17 @@ TEST_F(CopyGpu, AGpuThatIsNotThereIsNamed) {
   EXPECT_EQ(run("").first, kSkipped);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("there is no cuda:7: this process sees 1 GPUs"),
             std::string::npos);
+}
+
+TEST_F(CopyGpu, ADeviceThatNobodyKnowsIsNotMeasuredAsTheCpu) {
+  for (const char* device : {"gpu0", "cuda", "cuda:", "cuda:0x", "cpu", ""}) {
+    Flags flags;
+    flags.name = "copy";
+    flags.device = device;
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(bench::run(flags, "orbitkv"), 2) << device;
+    EXPECT_NE(testing::internal::GetCapturedStderr().find("use cpu:0 or cuda:<number>"), std::string::npos);
+  }
 }
 
 TEST_F(CopyGpu, AWindowThatCannotBeReadIsRefused) {

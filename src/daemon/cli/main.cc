@@ -72,8 +72,8 @@ void add_bench(CLI::App& app, bench::Flags& flags) {
                     "only the case of this name, as the output writes it; a trailing * stands for the rest");
   bench
       ->add_option("--device", flags.device,
-                   "copy, restore, publish: where the pages lie, cpu:0 or cuda:<number>; exit status 77 "
-                   "without that GPU")
+                   "copy, restore, publish, replay: where the pages lie, cpu:0 or cuda:<number>\n"
+                   "(replay: cuda:0 if none is named); exit status 77 without that GPU")
       ->capture_default_str();
   bench->add_option("--window", flags.window,
                     "copy on a GPU: tuned, default, or ctas,stage KiB,loads,stores [tuned]");
