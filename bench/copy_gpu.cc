@@ -72,7 +72,7 @@ class CaseRunner {
     ORBITKV_ASSIGN_OR_RETURN(auto copier, bed_.copier({}));
     for (const Set set : {Set::kFirst, Set::kSecond}) {
       ORBITKV_RETURN_IF_ERROR(copy_once(*copier, rig_.batch(Direction::kSave, rig_.slots(set))));
-      if (rig_.wrong_image_bytes(set) != 0) return bug("a saved image has wrong bytes");
+      ORBITKV_RETURN_IF_ERROR(none_wrong(rig_.wrong_image_bytes(set), "saved images"));
     }
     return ok_status();
   }
@@ -83,7 +83,7 @@ class CaseRunner {
     ORBITKV_RETURN_IF_ERROR(copy_once(*copier, rig_.batch(direction_of(what.way), rig_.slots(Set::kFirst))));
     if (what.way != Way::kSave) ORBITKV_RETURN_IF_ERROR(rig_.spoil_pages());
     if (what.way == Way::kSave) rig_.spoil_images(Set::kFirst);
-    if (what.way == Way::kBoth) ORBITKV_RETURN_IF_ERROR(restore_second());
+    if (what.way == Way::kBoth) ORBITKV_RETURN_IF_ERROR(copy_set(Direction::kRestore, Set::kSecond));
     std::vector<Run> out;
     for (int i = 0; i < runs; ++i) {
       auto run = what.way == Way::kBoth  ? both(*copier)
@@ -161,40 +161,38 @@ class CaseRunner {
     return run;
   }
 
-  Status restore_second() {
+  Status copy_set(Direction direction, Set set) {
     ORBITKV_ASSIGN_OR_RETURN(auto copier, bed_.copier({}));
-    auto copied = copy_once(*copier, rig_.batch(Direction::kRestore, rig_.slots(Set::kSecond)));
+    const auto copied = copy_once(*copier, rig_.batch(direction, rig_.slots(set)));
     if (!copied.ok()) return copied.error();
     return ok_status();
   }
-  // What the case moved, and that nothing else changed. A rival moves a part of the set:
-  // the rest is restored first.
+  static Status none_wrong(std::uint64_t bytes, const char* where) {
+    if (bytes == 0) return ok_status();
+    return bug(format_text("%llu bytes of the %s are wrong", static_cast<unsigned long long>(bytes), where));
+  }
+  // What the case moved, and that nothing else changed.
   Status compare(const CopyCase& what) {
-    if (what.way != Way::kRestore && what.way != Way::kBoth) return compare_images(what);
-    if (what.way == Way::kRestore) ORBITKV_RETURN_IF_ERROR(restore_second());
-    if (is_rival(what.method) && bytes(what) < rig_.shape().set_bytes().value) return restore_first();
+    if (is_rival(what.method)) return compare_rival(what);
+    if (what.way == Way::kSave) return none_wrong(rig_.wrong_image_bytes(Set::kFirst), "saved images");
+    if (what.way == Way::kRestore) ORBITKV_RETURN_IF_ERROR(copy_set(Direction::kRestore, Set::kSecond));
     ORBITKV_ASSIGN_OR_RETURN(const std::uint64_t wrong, rig_.wrong_page_bytes());
-    if (wrong != 0)
-      return bug(format_text("%llu bytes of the pages are wrong", static_cast<unsigned long long>(wrong)));
-    if (what.way == Way::kBoth && rig_.wrong_image_bytes(Set::kSecond) != 0)
-      return bug("a saved image has wrong bytes");
-    return ok_status();
+    ORBITKV_RETURN_IF_ERROR(none_wrong(wrong, "pages"));
+    if (what.way == Way::kRestore) return ok_status();
+    return none_wrong(rig_.wrong_image_bytes(Set::kSecond), "saved images");
   }
-  Status restore_first() {
-    ORBITKV_ASSIGN_OR_RETURN(auto copier, bed_.copier({}));
-    auto copied = copy_once(*copier, rig_.batch(Direction::kRestore, rig_.slots(Set::kFirst)));
-    if (!copied.ok()) return copied.error();
-    return ok_status();
-  }
-  Status compare_images(const CopyCase& what) {
-    if (!is_rival(what.method)) {
-      if (rig_.wrong_image_bytes(Set::kFirst) != 0) return bug("a saved image has wrong bytes");
-      return ok_status();
+  // It moves a part of the set, and no headers: the rest is made whole for the next case.
+  Status compare_rival(const CopyCase& what) {
+    std::vector<Piece> pieces = rig_.pieces(Set::kFirst);
+    pieces.resize(bytes(what) / rig_.shape().fragment_bytes);
+    if (what.way == Way::kSave) {
+      ORBITKV_RETURN_IF_ERROR(none_wrong(rig_.wrong_image_bytes(pieces), "saved images"));
+      return copy_set(Direction::kSave, Set::kFirst);
     }
-    ORBITKV_ASSIGN_OR_RETURN(auto copier, bed_.copier({}));  // headers too
-    auto copied = copy_once(*copier, rig_.batch(Direction::kSave, rig_.slots(Set::kFirst)));
-    if (!copied.ok()) return copied.error();
-    return ok_status();
+    ORBITKV_ASSIGN_OR_RETURN(const std::uint64_t wrong, rig_.wrong_page_bytes(pieces));
+    ORBITKV_RETURN_IF_ERROR(none_wrong(wrong, "pages"));
+    ORBITKV_RETURN_IF_ERROR(copy_set(Direction::kRestore, Set::kFirst));
+    return copy_set(Direction::kRestore, Set::kSecond);
   }
 
   CopyBed& bed_;

@@ -143,11 +143,25 @@ Result<std::uint64_t> CopyRig::wrong_page_bytes() const {
 }
 
 std::uint64_t CopyRig::wrong_image_bytes(Set set) const {
+  return wrong_image_bytes(pieces(set));
+}
+
+Result<std::uint64_t> CopyRig::wrong_page_bytes(std::span<const Piece> pieces) const {
   std::uint64_t wrong = 0;
-  for (std::uint32_t f = 0; f < shape_.fragments(); ++f)
-    for (const device::SlotCopy& slot : sets_[static_cast<std::size_t>(set)])
-      wrong += wrong_bytes(slot.image + layout_.fragment_offsets[f],
-                           bed_.content_.data() + page_offset(f, slot.block), shape_.fragment_bytes);
+  for (const Piece& piece : pieces) {
+    const std::uint64_t at = piece.page - bed_.pages_->at();
+    ORBITKV_RETURN_IF_ERROR(bed_.pages_->read({bed_.plain_host(), shape_.fragment_bytes}, at));
+    wrong += wrong_bytes(bed_.plain_host(), bed_.content_.data() + at, shape_.fragment_bytes);
+  }
+  return wrong;
+}
+
+std::uint64_t CopyRig::wrong_image_bytes(std::span<const Piece> pieces) const {
+  std::uint64_t wrong = 0;
+  for (const Piece& piece : pieces) {
+    const std::byte* expected = bed_.content_.data() + (piece.page - bed_.pages_->at());
+    wrong += wrong_bytes(piece.image, expected, shape_.fragment_bytes);
+  }
   return wrong;
 }
 

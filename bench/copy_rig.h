@@ -75,6 +75,9 @@ class CopyRig {
   // All pages of both sets; the payload of a set's images.
   Result<std::uint64_t> wrong_page_bytes() const;
   std::uint64_t wrong_image_bytes(Set set) const;
+  // Of these copies alone.
+  Result<std::uint64_t> wrong_page_bytes(std::span<const Piece> pieces) const;
+  std::uint64_t wrong_image_bytes(std::span<const Piece> pieces) const;
 
  private:
   CopyRig(CopyBed& bed, const CopyShape& shape) : bed_(bed), shape_(shape) {}

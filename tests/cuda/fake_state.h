@@ -21,7 +21,7 @@
 namespace orbitkv::device::cuda::fake {
 
 inline constexpr CuResult kCuInvalidValue = 1, kCuNotInitialised = 3, kCuNotFound = 500;
-inline constexpr CuResult kCuNotRegistered = 713, kCuCaptureInvalidated = 901, kCuCaptureImplicit = 906;
+inline constexpr CuResult kCuNotRegistered = 713, kCuCaptureImplicit = 906;
 // Added to a host address by the device, if the memory is aliased.
 inline constexpr std::uint64_t kAlias = std::uint64_t{1} << 52;
 
