@@ -33,6 +33,7 @@ class Request:
         self.tokens = []
         self.extend(tokens)
         self.num_prompt_tokens = len(tokens)
+        self.num_output_placeholders = 0  # tokens that steps in flight will bring
 
     def extend(self, tokens):
         self.tokens += tokens

@@ -249,14 +249,19 @@ def asynchronous(engine):
     return asynchronous
 
 
-def test_auto_runs_ahead_until_somebody_generates(manager):
+@pytest.mark.parametrize("overlap", [False, True])
+def test_auto_runs_ahead_until_somebody_generates(manager, overlap):
     engine = engine_of(manager, load="auto")
     first = Request("first", prompt(4))
     _, done = admit_and_step(engine, first)
     assert done.tasks.layered
-    assert not asynchronous(engine)  # its first token is sampled, and on its way
-    engine.step([(first, first.num_tokens, 1)], new=False)
-    first.extend([7])  # has come
+    if overlap:  # the next step is made before the token of this one has come
+        first.num_output_placeholders = 1
+    else:
+        first.extend([7])
+    assert not asynchronous(engine)
+    engine.step([(first, 4 * BLOCK + 5, 1)], new=False)
+    first.extend([8])
     assert asynchronous(engine)
     engine.finish(first)
     assert not asynchronous(engine)
@@ -368,7 +373,7 @@ def test_auto_does_not_queue_behind_asynchronous_loads(manager):
     engine = engine_of(manager, load="auto")
     busy = Request("busy", prompt(1, seed=5))
     admit_and_step(engine, busy)
-    busy.extend([7])
+    busy.extend([7, 8])
     manager.held = True
     waiting = Request("waiting", prompt(4))
     engine.admit(waiting)

@@ -129,9 +129,7 @@ class SchedulerSide:
     def _runs_ahead(self) -> bool:
         """A step that waits for pages holds up every request in it, and loads that began
         earlier come first: in AUTO a load runs ahead unless it would hold up a request that
-        is generating already. With asynchronous scheduling the first token of the last step
-        is still on its way and does not count: requests that arrive while that step is being
-        launched belong to the same burst, and a token of it waits once at most."""
+        is generating already."""
         if self._load != loading.AUTO:
             return self._load == loading.LAYERS
         if self._awaited:
@@ -395,4 +393,7 @@ class SchedulerSide:
 
 
 def _generates(request: Any) -> bool:
-    return request.num_output_tokens > 0
+    """With the first token, come or on its way, a request does not count yet: who arrives
+    while the step of that token runs belongs to the same burst. So a load holds each request
+    up once at most."""
+    return request.num_output_tokens + request.num_output_placeholders > 1
