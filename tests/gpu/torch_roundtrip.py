@@ -13,6 +13,7 @@ read is compared. The last line is JSON; exit status 0 only if all is well.
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -279,6 +280,9 @@ def parse(argv=None):
 
 def main():
     arguments = parse()
+    if importlib.util.find_spec("torch") is None:
+        print("torch_roundtrip: this Python has no torch; nothing was tried", file=sys.stderr)
+        return 77
     from layouts import LAYOUTS
 
     names = arguments.layout or list(LAYOUTS)

@@ -18,6 +18,7 @@ all is well.
 import argparse
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -339,6 +340,10 @@ def parse(argv=None):
 
 def main():
     arguments = parse()
+    missing = [name for name in ("torch", "vllm") if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"vllm_job: this Python has no {' and no '.join(missing)}; nothing was tried", file=sys.stderr)
+        return 77
     if arguments.engine:
         engine(arguments.engine)
         return 0
