@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "base/limits.h"
+#include "model/slot_image.h"
 
 namespace orbitkv::device {
 
@@ -122,6 +123,18 @@ Status validate(const GroupGeometry& group) {
     ORBITKV_RETURN_IF_ERROR(validate_nesting(group.fragments[i], group.num_blocks));
   }
   return validate_distinct(group);
+}
+
+Status validate(const GroupCopy& copy) {
+  if (copy.group == nullptr) return bug("a copy batch without a group geometry");
+  for (const SlotCopy& slot : copy.slots) {
+    if (slot.block >= copy.group->num_blocks)
+      return reject("block " + std::to_string(slot.block) + " of a copy batch is outside the " +
+                    std::to_string(copy.group->num_blocks) + " registered blocks");
+    if (slot.image == nullptr || reinterpret_cast<std::uintptr_t>(slot.image) % model::kImageAlign != 0)
+      return bug("the slot image for block " + std::to_string(slot.block) + " is missing or not aligned");
+  }
+  return ok_status();
 }
 
 }  // namespace orbitkv::device

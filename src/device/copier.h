@@ -67,6 +67,10 @@ struct LayerEvent {
   EventHandle event;
 };
 
+// What every copier refuses before it touches a byte: no geometry, a block that is not
+// registered, an image that is missing or not aligned.
+Status validate(const GroupCopy& copy);
+
 // Geometry and slots stay valid until the batch has ended; the spans need not.
 struct CopyBatch {
   Direction direction = Direction::kSave;

@@ -28,22 +28,10 @@ model::ExpectedSlot expected_of(const Batch::Group& group, const SlotCopy& slot)
 
 Result<std::unique_ptr<Batch>> Batch::open(CopyBatch batch, SlabTable& slabs, bool verify) {
   std::unique_ptr<Batch> made(new Batch(std::move(batch), verify));
-  for (const GroupCopy& copy : made->batch_.groups) ORBITKV_RETURN_IF_ERROR(made->check_slots(copy));
+  for (const GroupCopy& copy : made->batch_.groups) ORBITKV_RETURN_IF_ERROR(validate(copy));
   if (made->direction() == Direction::kRestore) ORBITKV_RETURN_IF_ERROR(made->check_destinations());
   for (const GroupCopy& copy : made->batch_.groups) ORBITKV_RETURN_IF_ERROR(made->add_group(copy, slabs));
   return made;
-}
-
-Status Batch::check_slots(const GroupCopy& copy) const {
-  if (copy.group == nullptr) return bug("a copy batch without a group geometry");
-  for (const SlotCopy& slot : copy.slots) {
-    if (slot.block >= copy.group->num_blocks)
-      return reject(format_text("block %u of a copy batch is outside the %u registered blocks", slot.block,
-                                copy.group->num_blocks));
-    if (slot.image == nullptr || reinterpret_cast<std::uintptr_t>(slot.image) % model::kImageAlign != 0)
-      return bug(format_text("the slot image for block %u is not aligned", slot.block));
-  }
-  return ok_status();
 }
 
 // Two images into one page: which bytes land is anybody's guess, and both sums would be right.

@@ -88,7 +88,6 @@ class Batch {
   Status add_group(const GroupCopy& copy, SlabTable& slabs);
   Status locate(Group& group, SlabTable& slabs);
   void read_header(Group& group, std::size_t i);
-  Status check_slots(const GroupCopy& copy) const;
   Status check_destinations() const;
   struct Window {
     std::size_t group = 0;

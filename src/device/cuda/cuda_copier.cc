@@ -99,7 +99,7 @@ class CudaCopier final : public Copier {
 
   Result<CopyTicket> submit(CopyBatch batch) override {
     if (batches_.size() >= limits::kCopyBatches)
-      return busy(format_text("%u copy batches are running", limits::kCopyBatches));
+      return busy(format_text("%u copy batches run; poll until one has ended", limits::kCopyBatches));
     ORBITKV_ASSIGN_OR_RETURN(auto opened, Batch::open(std::move(batch), *parts_->slabs, options_.verify));
     const CopyTicket ticket{next_ticket_++};
     Batch& b = *batches_.emplace(ticket.value, std::move(opened)).first->second;

@@ -123,8 +123,10 @@ Status CudaDevice::check_address(const std::byte* at) const {
   // Memory of pools and of virtual address ranges belongs to no context.
   if (d.cuPointerGetAttribute(static_cast<void*>(&owner), kPointerContext, address) == kCuSuccess &&
       owner != nullptr && owner != parts_->context->handle())
-    return reject(format_text("%p belongs to another CUDA context than the device's primary one",
-                              static_cast<const void*>(at)));
+    return reject(
+        format_text("%p belongs to another CUDA context than the device's primary one; allocate pages in "
+                    "that one, as torch and the CUDA runtime do",
+                    static_cast<const void*>(at)));
   return ok_status();
 }
 
@@ -152,8 +154,9 @@ Status CudaDevice::check_stream(StreamHandle stream, CuContext callers) const {
     return reject(format_text("stream %#llx: %s", static_cast<unsigned long long>(stream.value),
                               driver_error(d, "cuStreamGetCtx", code).message().c_str()));
   if (owner != ours)
-    return reject(format_text("stream %#llx is not a stream of %s's primary context",
-                              static_cast<unsigned long long>(stream.value), identity().c_str()));
+    return reject(format_text(
+        "stream %#llx is not a stream of %s's primary context; give the one that works on the pages",
+        static_cast<unsigned long long>(stream.value), identity().c_str()));
   return ok_status();
 }
 

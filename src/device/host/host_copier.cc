@@ -138,21 +138,10 @@ class GroupRun {
 };
 
 // The whole batch before the first byte, so that a refused batch has touched nothing.
-Status check_group(const GroupCopy& copy) {
-  if (copy.group == nullptr) return bug("a copy batch without a group geometry");
-  for (const SlotCopy& slot : copy.slots) {
-    if (slot.block >= copy.group->num_blocks)
-      return reject("block " + std::to_string(slot.block) + " of a copy batch is outside the " +
-                    std::to_string(copy.group->num_blocks) + " registered blocks");
-    if (slot.image == nullptr || !aligned(slot.image))
-      return bug("the slot image for block " + std::to_string(slot.block) + " is not 64-byte aligned");
-  }
-  return ok_status();
-}
 Status check_batch(const CopyBatch& batch) {
   if (batch.ready || !batch.events.empty())
     return reject("pages in CPU memory have no streams: pass no ready stream and no layer events");
-  for (const GroupCopy& copy : batch.groups) ORBITKV_RETURN_IF_ERROR(check_group(copy));
+  for (const GroupCopy& copy : batch.groups) ORBITKV_RETURN_IF_ERROR(validate(copy));
   return ok_status();
 }
 
