@@ -352,8 +352,8 @@ def parse(argv=None):
     parser.add_argument("--python", default=sys.executable, help="that imports torch")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--soak", type=int, default=0, help="rounds of the soak [10000; quick: 1000]")
-    parser.add_argument("--out", default=os.environ.get("OUT") or str(ROOT / "build" / "gpu-check-results"))
-    parser.add_argument("--limit", type=float, default=570, help="seconds for all steps")
+    parser.add_argument("--out", default=str(ROOT / "build" / "gpu-check-results"))
+    parser.add_argument("--limit", type=float, default=3600, help="seconds for all steps")
     arguments = parser.parse_args(argv)
     arguments.steps = list(STEPS)
     if arguments.only:

@@ -20,7 +20,10 @@ inline constexpr std::uint32_t kHandlesKept =
     64 * 1024;  // ended operations that a client's user has not dropped
 inline constexpr std::uint32_t kRestoresPerDevice = 128;  // admitted and not yet reaped
 inline constexpr std::uint32_t kCopyBatches = 16;         // of one copier that run at once
-inline constexpr std::uint32_t kTraceUnits = 64 * 1024;   // fragments and slots that a trace file describes
+inline constexpr std::uint32_t kCopyLaunches = 8;         // of one GPU copier and direction on its queues
+inline constexpr ByteCount kBounceBytes =
+    16 * kMiB;  // pinned, a GPU copier and direction, or one larger image
+inline constexpr std::uint32_t kTraceUnits = 64 * 1024;  // fragments and slots that a trace file describes
 
 // Metadata: hashes and page lists that the Manager holds for a session's operations.
 inline constexpr ByteCount kMetadataPerOperation = 32 * kMiB;

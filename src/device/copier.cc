@@ -1,6 +1,7 @@
 #include "device/copier.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 
 #include "base/limits.h"
@@ -133,6 +134,22 @@ Status validate(const GroupCopy& copy) {
                     std::to_string(copy.group->num_blocks) + " registered blocks");
     if (slot.image == nullptr || reinterpret_cast<std::uintptr_t>(slot.image) % model::kImageAlign != 0)
       return bug("the slot image for block " + std::to_string(slot.block) + " is missing or not aligned");
+  }
+  return ok_status();
+}
+
+Status validate_destinations(std::span<const GroupCopy> groups) {
+  if (groups.size() == 1 && groups[0].slots.size() == 1) return ok_status();
+  std::map<const GroupGeometry*, std::vector<bool>> named;
+  for (const GroupCopy& copy : groups) {
+    std::vector<bool>& blocks = named[copy.group];
+    blocks.resize(copy.group->num_blocks);
+    for (const SlotCopy& slot : copy.slots) {
+      if (blocks[slot.block])
+        return reject("block " + std::to_string(slot.block) +
+                      " is the destination of two images in one restore; give each its own");
+      blocks[slot.block] = true;
+    }
   }
   return ok_status();
 }

@@ -70,6 +70,9 @@ struct LayerEvent {
 // What every copier refuses before it touches a byte: no geometry, a block that is not
 // registered, an image that is missing or not aligned.
 Status validate(const GroupCopy& copy);
+// And of a restore: two images into one block. Which bytes land would be anybody's guess,
+// and both would sum right.
+Status validate_destinations(std::span<const GroupCopy> groups);
 
 // Geometry and slots stay valid until the batch has ended; the spans need not.
 struct CopyBatch {

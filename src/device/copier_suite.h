@@ -360,6 +360,15 @@ TEST_P(CopierSuite, MoreBatchesThanMayRunAreRefused) {
   for (SlotCopy& slot : slots) EXPECT_TRUE(rig->restores(slot));
 }
 
+TEST_P(CopierSuite, TwoImagesIntoOneBlockAreRefused) {
+  auto rig = new_rig();
+  std::vector<SlotCopy> slots = saved(*rig, {1, 4});
+  slots[1].block = slots[0].block;
+  EXPECT_FALSE(rig->run(Direction::kRestore, slots).ok());
+  EXPECT_TRUE(rig->pages_are_as_expected());
+  EXPECT_TRUE(rig->run(Direction::kSave, slots).ok()) << "two images of one block";
+}
+
 // Shows that the tests above notice a copier that does not verify.
 TEST_P(CopierSuite, WithoutVerificationDamageGoesThrough) {
   auto rig = new_rig({.verify = false});

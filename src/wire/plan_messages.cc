@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "model/slot_image.h"
 #include "wire/codec.h"
 #include "wire/messages.h"
 
@@ -25,12 +26,13 @@ bool good_operation(OperationId operation) {
 }
 
 bool good_image(std::uint64_t slot_bytes) {
-  return slot_bytes > 0 && slot_bytes % 64 == 0 && slot_bytes <= limits::kSlotImageBytes.value;
+  return slot_bytes > 0 && slot_bytes % model::kSlotAlign == 0 && slot_bytes <= limits::kSlotImageBytes.value;
 }
 
 bool good_entry(const PlanEntry& entry, const Plan& plan) {
-  return entry.offset % 64 == 0 && entry.offset <= limits::kSlabBytes.value - plan.slot_bytes &&
-         entry.block != kHole && (plan.kind == PlanKind::kRestore || entry.digest == 0);
+  return entry.offset % model::kImageAlign == 0 &&
+         entry.offset <= limits::kSlabBytes.value - plan.slot_bytes && entry.block != kHole &&
+         (plan.kind == PlanKind::kRestore || entry.digest == 0);
 }
 
 bool good_entries(const Plan& plan) {
@@ -96,7 +98,7 @@ Result<Plan> decode_plan(std::span<const std::byte> frame) {
   in.require(m.encoding == Encoding::kRaw, "unknown encoding");
   in.require(m.shard.value < limits::kShards, "no such shard");
   in.require(good_operation(m.operation), "operation id is not of 56 bits");
-  in.require(good_image(m.slot_bytes), "image size is no multiple of 64, or too large");
+  in.require(good_image(m.slot_bytes), "image size is no multiple of 128, or too large");
   in.require(count > 0 && count <= limits::kBlocksPerGrant, "no entries, or too many");
   m.entries = read_entries(in, count);
   in.require(!in.ok() || good_entries(m), "an entry outside of a slab, a hole or a digest in a save");

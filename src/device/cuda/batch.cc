@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 
 #include "base/checksum.h"
 #include "base/text.h"
@@ -29,24 +28,10 @@ model::ExpectedSlot expected_of(const Batch::Group& group, const SlotCopy& slot)
 Result<std::unique_ptr<Batch>> Batch::open(CopyBatch batch, SlabTable& slabs, bool verify) {
   std::unique_ptr<Batch> made(new Batch(std::move(batch), verify));
   for (const GroupCopy& copy : made->batch_.groups) ORBITKV_RETURN_IF_ERROR(validate(copy));
-  if (made->direction() == Direction::kRestore) ORBITKV_RETURN_IF_ERROR(made->check_destinations());
+  if (made->direction() == Direction::kRestore)
+    ORBITKV_RETURN_IF_ERROR(validate_destinations(made->batch_.groups));
   for (const GroupCopy& copy : made->batch_.groups) ORBITKV_RETURN_IF_ERROR(made->add_group(copy, slabs));
   return made;
-}
-
-// Two images into one page: which bytes land is anybody's guess, and both sums would be right.
-Status Batch::check_destinations() const {
-  std::map<const GroupGeometry*, std::vector<bool>> named;
-  for (const GroupCopy& copy : batch_.groups) {
-    std::vector<bool>& blocks = named[copy.group];
-    blocks.resize(copy.group->num_blocks);
-    for (const SlotCopy& slot : copy.slots) {
-      if (blocks[slot.block])
-        return reject(format_text("block %u is the destination of two images in one restore", slot.block));
-      blocks[slot.block] = true;
-    }
-  }
-  return ok_status();
 }
 
 Status Batch::add_group(const GroupCopy& copy, SlabTable& slabs) {

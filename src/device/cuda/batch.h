@@ -11,8 +11,8 @@
 
 #include "device/copier.h"
 #include "device/cuda/host_memory.h"
+#include "device/cuda/launch_memory.h"
 #include "device/cuda/plan_builder.h"
-#include "device/cuda/transfer.h"
 #include "device/cuda/windows.h"
 #include "model/slot_image.h"
 
@@ -38,7 +38,7 @@ class Batch {
   };
   // A launch on the device's queues.
   struct Running {
-    Transfer* transfer = nullptr;
+    LaunchMemory* transfer = nullptr;
     std::size_t plan = 0;      // of `launches`
     std::uint32_t signal = 0;  // next one to be raised
     std::size_t entry = 0;     // of the plan: the fragment, and its slot, whose sum is next
@@ -88,7 +88,6 @@ class Batch {
   Status add_group(const GroupCopy& copy, SlabTable& slabs);
   Status locate(Group& group, SlabTable& slabs);
   void read_header(Group& group, std::size_t i);
-  Status check_destinations() const;
   struct Window {
     std::size_t group = 0;
     std::uint32_t first = 0, slots = 0;

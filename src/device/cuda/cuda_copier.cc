@@ -13,7 +13,6 @@
 namespace orbitkv::device::cuda {
 namespace {
 
-constexpr std::uint32_t kTransfers = 8;
 // Between two looks at the stream itself, which tells of a device that has failed.
 constexpr std::uint32_t kPollsPerQuery = 256;
 // Headers are read or begun while the first layers are on their way.
@@ -78,7 +77,7 @@ class CudaCopier final : public Copier {
     ORBITKV_ASSIGN_OR_RETURN(queues_,
                              Queues::create(parts_->context, {device_.wait_values, device_.batched_dma}));
     for (auto& pool : pools_) {
-      ORBITKV_ASSIGN_OR_RETURN(pool, TransferPool::create(parts_->context, kTransfers));
+      ORBITKV_ASSIGN_OR_RETURN(pool, LaunchPool::create(parts_->context, limits::kCopyLaunches));
     }
     return ok_status();
   }
@@ -163,7 +162,7 @@ class CudaCopier final : public Copier {
         if (!b.running.empty() || !begin_round(b)) break;
         continue;
       }
-      Transfer* transfer = pools_[index(b)]->take();
+      LaunchMemory* transfer = pools_[index(b)]->take();
       if (transfer == nullptr) return;
       launch(b, *transfer);
     }
@@ -200,7 +199,7 @@ class CudaCopier final : public Copier {
     });
   }
 
-  void launch(Batch& b, Transfer& transfer) {
+  void launch(Batch& b, LaunchMemory& transfer) {
     const std::size_t number = b.next_launch++;
     const LaunchPlan& plan = b.launches[number];
     const bool by_dma = direct(b, plan);
@@ -230,7 +229,7 @@ class CudaCopier final : public Copier {
   }
 
   // What a failed call left on the queues is waited for like a launch that reads no sums.
-  void drain_accepted(Batch& b, Transfer& transfer, const Status& why) {
+  void drain_accepted(Batch& b, LaunchMemory& transfer, const Status& why) {
     note(b, why);
     const Status fenced = queues_->fence_accepted(transfer, b.direction());
     if (fenced.ok()) return;
@@ -241,7 +240,7 @@ class CudaCopier final : public Copier {
   }
 
   // Events of the layers that this launch completes, and of those without bytes before them.
-  void record_turns(Batch& b, const LaunchPlan& plan, Transfer& transfer) {
+  void record_turns(Batch& b, const LaunchPlan& plan, LaunchMemory& transfer) {
     if (b.bounces()) return;  // no queue waits for the host: after the last round
     const auto& events = b.events();
     for (std::uint32_t signal = 0; signal < plan.turns.size() && b.failure.ok(); ++signal) {
@@ -349,7 +348,7 @@ class CudaCopier final : public Copier {
   const CudaDeviceOptions device_;
   Bounce save_bounce_, restore_bounce_;
   std::unique_ptr<Queues> queues_;
-  std::array<std::unique_ptr<TransferPool>, 2> pools_;
+  std::array<std::unique_ptr<LaunchPool>, 2> pools_;
   Batches batches_;
   std::vector<CuEvent> fired_;  // not in use
   std::uint64_t next_ticket_ = 1;

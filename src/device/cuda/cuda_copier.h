@@ -12,8 +12,8 @@
 #include "device/cuda/batch.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/host_memory.h"
+#include "device/cuda/launch_memory.h"
 #include "device/cuda/queues.h"
-#include "device/cuda/transfer.h"
 
 namespace orbitkv::device::cuda {
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/result.h"
 #include "device/cuda/driver.h"
 #include "device/device.h"
@@ -18,11 +19,11 @@ Result<std::shared_ptr<Device>> open_cuda_device(const std::string& name);
 
 // For tests and benchmarks: a device of any driver table, not shared.
 struct CudaDeviceOptions {
-  bool register_slabs = true;    // false: every copy bounces
-  bool wait_values = true;       // false: as on a driver without them
-  bool batched_dma = true;       // false: as on a driver older than CUDA 12.8
-  bool tunes = false;            // measures its windows in the background (open_cuda_device does)
-  ByteCount bounce = 16 * kMiB;  // the bounce buffer, each direction
+  bool register_slabs = true;               // false: every copy bounces
+  bool wait_values = true;                  // false: as on a driver without them
+  bool batched_dma = true;                  // false: as on a driver older than CUDA 12.8
+  bool tunes = false;                       // measures its windows in the background (open_cuda_device does)
+  ByteCount bounce = limits::kBounceBytes;  // the bounce buffer, each direction
 };
 Result<std::shared_ptr<Device>> make_cuda_device(const Driver& driver, CuDevice ordinal,
                                                  const CudaDeviceOptions& options);

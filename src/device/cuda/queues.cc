@@ -92,7 +92,7 @@ class Dma {
   std::vector<std::size_t> bytes_;
 };
 
-PlanLaunch parameters_of(const LaunchPlan& plan, Transfer& transfer) {
+PlanLaunch parameters_of(const LaunchPlan& plan, LaunchMemory& transfer) {
   PlanLaunch p{};
   p.fragment_count = static_cast<std::uint32_t>(plan.fragments.size());
   p.slot_count = static_cast<std::uint32_t>(plan.slots.size());
@@ -184,7 +184,8 @@ Status Queues::launch_kernel(const LaunchPlan& plan, PlanLaunch& p, const Window
   return status_of(d, "cuLaunchKernel", code);
 }
 
-Status Queues::launch(const LaunchPlan& plan, Transfer& transfer, Direction direction, const Window& window) {
+Status Queues::launch(const LaunchPlan& plan, LaunchMemory& transfer, Direction direction,
+                      const Window& window) {
   const Driver& d = context_->driver();
   PlanLaunch p = parameters_of(plan, transfer);
   p.to_image = direction == Direction::kSave ? 1 : 0;
@@ -194,7 +195,7 @@ Status Queues::launch(const LaunchPlan& plan, Transfer& transfer, Direction dire
 
 // The bytes that landed are summed (a restore's pages, or the pages that a save reads) on
 // a stream of its own, while the next copy runs.
-Status Queues::copy_direct(const LaunchPlan& plan, Transfer& transfer, Direction direction,
+Status Queues::copy_direct(const LaunchPlan& plan, LaunchMemory& transfer, Direction direction,
                            std::uint32_t& submissions) {
   const Driver& d = context_->driver();
   const CuStream copies = copy_stream(direction), sums = sum_[static_cast<std::size_t>(direction)];
@@ -214,7 +215,7 @@ Status Queues::copy_direct(const LaunchPlan& plan, Transfer& transfer, Direction
   return status_of(d, "cuEventRecord", d.cuEventRecord(transfer.ended, sums));
 }
 
-Status Queues::record_after(Transfer& transfer, std::uint32_t signal, EventHandle event) {
+Status Queues::record_after(LaunchMemory& transfer, std::uint32_t signal, EventHandle event) {
   const Driver& d = context_->driver();
   if (options_.wait_values) {
     ORBITKV_RETURN_IF_ERROR(
@@ -234,13 +235,13 @@ Status Queues::record(EventHandle event) {
   return status_of(d, "cuEventRecord of a layer event", d.cuEventRecord(event_of(event), signal_));
 }
 
-Status Queues::close_signals(Transfer& transfer) {
+Status Queues::close_signals(LaunchMemory& transfer) {
   const Driver& d = context_->driver();
   if (!transfer.waited_for) return ok_status();
   return status_of(d, "cuEventRecord", d.cuEventRecord(transfer.signalled, signal_));
 }
 
-Status Queues::fence_accepted(Transfer& transfer, Direction direction) {
+Status Queues::fence_accepted(LaunchMemory& transfer, Direction direction) {
   const Driver& d = context_->driver();
   const CuStream copies = copy_stream(direction), sums = sum_[static_cast<std::size_t>(direction)];
   ORBITKV_RETURN_IF_ERROR(status_of(d, "cuEventRecord", d.cuEventRecord(copied_, copies)));

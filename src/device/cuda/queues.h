@@ -15,8 +15,8 @@
 #include "base/result.h"
 #include "device/copier.h"
 #include "device/cuda/context.h"
+#include "device/cuda/launch_memory.h"
 #include "device/cuda/plan_builder.h"
-#include "device/cuda/transfer.h"
 #include "device/cuda/windows.h"
 
 namespace orbitkv::device::cuda {
@@ -35,18 +35,18 @@ class Queues {
   // layer events of restores.
   Status wait_for(Direction direction, EventHandle event);
   // The plan lies in the transfer. One launch; the transfer's `ended` is recorded behind it.
-  Status launch(const LaunchPlan& plan, Transfer& transfer, Direction direction, const Window& window);
+  Status launch(const LaunchPlan& plan, LaunchMemory& transfer, Direction direction, const Window& window);
   // The same by DMA, then a kernel that sums; `submissions` grows by the calls.
-  Status copy_direct(const LaunchPlan& plan, Transfer& transfer, Direction direction,
+  Status copy_direct(const LaunchPlan& plan, LaunchMemory& transfer, Direction direction,
                      std::uint32_t& submissions);
   // The event fires when the signal of the launch is raised.
-  Status record_after(Transfer& transfer, std::uint32_t signal, EventHandle event);
+  Status record_after(LaunchMemory& transfer, std::uint32_t signal, EventHandle event);
   // The event fires after what record_after() enqueued before.
   Status record(EventHandle event);
   // The last record_after() of this transfer has been enqueued.
-  Status close_signals(Transfer& transfer);
+  Status close_signals(LaunchMemory& transfer);
   // After a failed enqueue: the transfer's `ended` is recorded behind what was accepted.
-  Status fence_accepted(Transfer& transfer, Direction direction);
+  Status fence_accepted(LaunchMemory& transfer, Direction direction);
   // Blocks until all copies have ended; the driver's word for it.
   CuResult drain();
   // False: nothing but the end of a launch says that its layers are there.

@@ -52,7 +52,7 @@ class Bench {
                                       driver().cuMemHostGetDevicePointer(&images_, host_, 0)));
     ORBITKV_RETURN_IF_ERROR(status_of(driver(), "cuMemAlloc", driver().cuMemAlloc(&pages_, 2 * kBytes)));
     ORBITKV_ASSIGN_OR_RETURN(queues_, Queues::create(context_, {}));
-    ORBITKV_ASSIGN_OR_RETURN(transfers_, TransferPool::create(context_, 2));
+    ORBITKV_ASSIGN_OR_RETURN(transfers_, LaunchPool::create(context_, 2));
     return ok_status();
   }
 
@@ -61,7 +61,7 @@ class Bench {
     std::vector<double> rates;
     Scope scope(*context_);
     for (int i = 0; i <= kRuns; ++i) {
-      Transfer* transfer = transfers_->take();
+      LaunchMemory* transfer = transfers_->take();
       if (transfer == nullptr) return busy("a launch of the tuner has not ended");
       const TimePoint begin = monotonic_now();
       std::uint32_t calls = 0;
@@ -111,7 +111,7 @@ class Bench {
   void* host_ = nullptr;
   CuPtr images_ = 0, pages_ = 0;
   std::unique_ptr<Queues> queues_;
-  std::unique_ptr<TransferPool> transfers_;
+  std::unique_ptr<LaunchPool> transfers_;
   GroupGeometry geometry_;
   model::SlotLayout layout_;
 };

@@ -142,7 +142,7 @@ Status check_batch(const CopyBatch& batch) {
   if (batch.ready || !batch.events.empty())
     return reject("pages in CPU memory have no streams: pass no ready stream and no layer events");
   for (const GroupCopy& copy : batch.groups) ORBITKV_RETURN_IF_ERROR(validate(copy));
-  return ok_status();
+  return batch.direction == Direction::kRestore ? validate_destinations(batch.groups) : ok_status();
 }
 
 class HostCopier final : public Copier {

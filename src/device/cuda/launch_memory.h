@@ -13,7 +13,7 @@
 
 namespace orbitkv::device::cuda {
 
-struct Transfer {
+struct LaunchMemory {
   PlanFragment* fragments = nullptr;  // kMaxFragmentsPerLaunch
   PlanSlot* slots = nullptr;          // kMaxSlotsPerLaunch
   PlanSum* sums = nullptr;            // kMaxSumsPerLaunch
@@ -42,27 +42,27 @@ struct Transfer {
   }
 };
 
-class TransferPool {
+class LaunchPool {
  public:
-  static Result<std::unique_ptr<TransferPool>> create(std::shared_ptr<Context> context, std::uint32_t count);
+  static Result<std::unique_ptr<LaunchPool>> create(std::shared_ptr<Context> context, std::uint32_t count);
   // Everything has ended.
-  ~TransferPool();
+  ~LaunchPool();
 
   // Null: all are in use. Flags are down, sequence and nonce fresh.
-  Transfer* take();
+  LaunchMemory* take();
   // Its launch was seen to end, or never began; its flags may still be waited for.
-  void give_back(Transfer* transfer);
+  void give_back(LaunchMemory* transfer);
 
  private:
-  explicit TransferPool(std::shared_ptr<Context> context) : context_(std::move(context)) {}
+  explicit LaunchPool(std::shared_ptr<Context> context) : context_(std::move(context)) {}
   Status fill(std::uint32_t count);
-  bool rests(const Transfer& transfer) const;
+  bool rests(const LaunchMemory& transfer) const;
 
   const std::shared_ptr<Context> context_;
   void* host_ = nullptr;
   CuPtr counters_ = 0;
-  std::vector<Transfer> transfers_;
-  std::vector<Transfer*> free_;  // oldest first; some may not rest yet
+  std::vector<LaunchMemory> transfers_;
+  std::vector<LaunchMemory*> free_;  // oldest first; some may not rest yet
 };
 
 }  // namespace orbitkv::device::cuda

@@ -1,4 +1,4 @@
-#include "device/cuda/transfer.h"
+#include "device/cuda/launch_memory.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +14,7 @@ constexpr std::size_t kFragmentBytes = kMaxFragmentsPerLaunch * sizeof(PlanFragm
 constexpr std::size_t kSlotBytes = kMaxSlotsPerLaunch * sizeof(PlanSlot);
 constexpr std::size_t kFlagBytes = kMaxFragmentsPerLaunch * sizeof(std::uint32_t);
 constexpr std::size_t kSumBytes = kMaxSumsPerLaunch * sizeof(PlanSum);
-constexpr std::size_t kTransferBytes = kFragmentBytes + kSlotBytes + kFlagBytes + kSumBytes;
+constexpr std::size_t kLaunchBytes = kFragmentBytes + kSlotBytes + kFlagBytes + kSumBytes;
 
 // Never twice in a process: memory that another copier has given back still holds its sums.
 std::uint64_t fresh_nonce() {
@@ -24,19 +24,19 @@ std::uint64_t fresh_nonce() {
 
 }  // namespace
 
-Result<std::unique_ptr<TransferPool>> TransferPool::create(std::shared_ptr<Context> context,
-                                                           std::uint32_t count) {
-  std::unique_ptr<TransferPool> pool(new TransferPool(std::move(context)));
+Result<std::unique_ptr<LaunchPool>> LaunchPool::create(std::shared_ptr<Context> context,
+                                                       std::uint32_t count) {
+  std::unique_ptr<LaunchPool> pool(new LaunchPool(std::move(context)));
   ORBITKV_RETURN_IF_ERROR(pool->fill(count));
   return pool;
 }
 
-Status TransferPool::fill(std::uint32_t count) {
+Status LaunchPool::fill(std::uint32_t count) {
   Scope scope(*context_);
   const Driver& d = context_->driver();
   ORBITKV_RETURN_IF_ERROR(
       status_of(d, "cuMemHostAlloc",
-                d.cuMemHostAlloc(&host_, count * kTransferBytes, kHostAllocPortable | kHostAllocDeviceMap)));
+                d.cuMemHostAlloc(&host_, count * kLaunchBytes, kHostAllocPortable | kHostAllocDeviceMap)));
   CuPtr device = 0;
   ORBITKV_RETURN_IF_ERROR(
       status_of(d, "cuMemHostGetDevicePointer", d.cuMemHostGetDevicePointer(&device, host_, 0)));
@@ -46,8 +46,8 @@ Status TransferPool::fill(std::uint32_t count) {
       status_of(d, "cuMemcpyHtoD", d.cuMemcpyHtoD(counters_, zeros.data(), count * kFlagBytes)));
   auto* host = static_cast<std::byte*>(host_);
   for (std::uint32_t i = 0; i < count; ++i) {
-    const std::size_t at = i * kTransferBytes;
-    Transfer t;
+    const std::size_t at = i * kLaunchBytes;
+    LaunchMemory t;
     const auto place = [&](auto*& pointer, CuPtr& address, std::size_t offset) {
       pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(host + at + offset);
       address = device + at + offset;
@@ -59,18 +59,18 @@ Status TransferPool::fill(std::uint32_t count) {
     t.counters = counters_ + i * kFlagBytes;
     ORBITKV_RETURN_IF_ERROR(status_of(d, "cuEventCreate", d.cuEventCreate(&t.ended, kEventDisableTiming)));
     transfers_.push_back(t);
-    Transfer& kept = transfers_.back();
+    LaunchMemory& kept = transfers_.back();
     ORBITKV_RETURN_IF_ERROR(
         status_of(d, "cuEventCreate", d.cuEventCreate(&kept.signalled, kEventDisableTiming)));
   }
-  for (Transfer& t : transfers_) free_.push_back(&t);
+  for (LaunchMemory& t : transfers_) free_.push_back(&t);
   return ok_status();
 }
 
-TransferPool::~TransferPool() {
+LaunchPool::~LaunchPool() {
   Scope scope(*context_);
   const Driver& d = context_->driver();
-  for (Transfer& t : transfers_) {
+  for (LaunchMemory& t : transfers_) {
     if (t.ended != nullptr) d.cuEventDestroy(t.ended);
     if (t.signalled != nullptr) d.cuEventDestroy(t.signalled);
   }
@@ -80,17 +80,17 @@ TransferPool::~TransferPool() {
 
 // Its last thread blocks may still be leaving after all flags are up, and a stream may not
 // have looked at the flags yet: lowering them then would make it wait for ever.
-bool TransferPool::rests(const Transfer& t) const {
+bool LaunchPool::rests(const LaunchMemory& t) const {
   const Driver& d = context_->driver();
   if (t.sequence == 0) return true;
   if (d.cuEventQuery(t.ended) == kCuNotReady) return false;
   return !t.waited_for || d.cuEventQuery(t.signalled) != kCuNotReady;
 }
 
-Transfer* TransferPool::take() {
-  auto it = std::find_if(free_.begin(), free_.end(), [&](const Transfer* t) { return rests(*t); });
+LaunchMemory* LaunchPool::take() {
+  auto it = std::find_if(free_.begin(), free_.end(), [&](const LaunchMemory* t) { return rests(*t); });
   if (it == free_.end()) return nullptr;
-  Transfer* t = *it;
+  LaunchMemory* t = *it;
   free_.erase(it);
   std::fill_n(t->flags, kMaxFragmentsPerLaunch, 0u);
   if (++t->sequence == 0) t->sequence = 1;
@@ -99,7 +99,7 @@ Transfer* TransferPool::take() {
   return t;
 }
 
-void TransferPool::give_back(Transfer* transfer) {
+void LaunchPool::give_back(LaunchMemory* transfer) {
   free_.push_back(transfer);
 }
 
