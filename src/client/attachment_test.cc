@@ -152,7 +152,7 @@ TEST(Attachment, ARetiredRecordIsReusedOnlyAfterTheManagerLetGo) {
                       GroupId(0),
                       ShardId(0),
                       model::Encoding::kRaw,
-                      64,
+                      128,
                       {{SlabId(0), 0, 0, AllocationId(1), 1, 0}}});
   link->retire(ref);
   EXPECT_FALSE(link->withdraw(ref));  // the Manager has it

@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadPlan{"BeyondTheSlab", [](auto& p, auto&) { p.entries[2].offset = kEnd; }},
         BadPlan{"OverTheEndOfTheSlab", [](auto& p, auto&) { p.entries[2].offset = kEnd - 64; }},
         BadPlan{"UnknownSlab", [](auto& p, auto&) { p.entries[2].slab = SlabId(5); }},
-        BadPlan{"OtherSlotBytes", [](auto& p, auto&) { p.slot_bytes += 64; }},
+        BadPlan{"OtherSlotBytes", [](auto& p, auto&) { p.slot_bytes += 128; }},
         BadPlan{"OtherRegistration", [](auto& p, auto&) { p.registration = RegistrationId(8); }},
         BadPlan{"OtherOperation", [](auto& p, auto&) { p.operation = OperationId(999); }},
         BadPlan{"OtherGroup", [](auto& p, auto&) { p.group = GroupId(1); }},

@@ -182,6 +182,7 @@ TEST_F(FakeDriverTest, WhatIsLeftIsNamed) {
 class FakeKernelTest : public FakeDriverTest {
  protected:
   static constexpr std::uint32_t kSequence = 5;
+  static constexpr std::size_t kImage = 320;
   void SetUp() override {
     FakeDriverTest::SetUp();
     ASSERT_EQ(d.cuModuleLoadData(&module, "code"), 0);
@@ -190,7 +191,7 @@ class FakeKernelTest : public FakeDriverTest {
     ASSERT_EQ(d.cuModuleGetFunction(&function, module, "orbitkv_copy_16"), 0);
     ASSERT_EQ(d.cuMemcpyHtoD(memory, std::vector<std::byte>(kBytes).data(), kBytes), 0);
     std::fill_n(host, kBytes, std::byte{0});
-    for (std::size_t i = 0; i < 768; ++i) host[i] = static_cast<std::byte>(i * 7);
+    for (std::size_t i = 0; i < 3 * kImage; ++i) host[i] = static_cast<std::byte>(i * 7);
     CuPtr at = 0;
     ASSERT_EQ(d.cuMemHostGetDevicePointer(&at, host, 0), 0);
     plan.sums = at + 2048;
@@ -218,7 +219,7 @@ class FakeKernelTest : public FakeDriverTest {
     plan.small.fragments[1] = {.base = memory + 1024,
                                .block_stride = 256,
                                .row_stride = 128,
-                               .image_offset = 64,
+                               .image_offset = 128,
                                .row_bytes = 96,
                                .bytes = 192,
                                .first_slot = 0,
@@ -229,7 +230,7 @@ class FakeKernelTest : public FakeDriverTest {
                                .first_sum = 3,
                                .signal = 1};
     plan.units = 2 + 9;
-    for (std::uint32_t i = 0; i < 3; ++i) plan.small.slots[i] = {at + 256 * i, 2 - i, 0};
+    for (std::uint32_t i = 0; i < 3; ++i) plan.small.slots[i] = {at + kImage * i, 2 - i, 0};
   }
   CuResult launch() {
     void* parameters[] = {&plan};
@@ -261,15 +262,15 @@ TEST_F(FakeKernelTest, RestoresSumsAndRaisesItsFlags) {
   ASSERT_EQ(d.cuStreamSynchronize(stream), 0) << fake.complaints();
   const auto bytes = pages();
   for (std::size_t slot = 0; slot < 3; ++slot) {
-    const std::span image(host + 256 * slot, 256);
+    const std::span image(host + kImage * slot, kImage);
     const std::size_t block = 2 - slot;
     EXPECT_EQ(std::memcmp(image.data(), &bytes[block * 64], 32), 0);
-    EXPECT_EQ(std::memcmp(&image[64], &bytes[1024 + block * 256], 96), 0);
-    EXPECT_EQ(std::memcmp(&image[64 + 96], &bytes[1024 + block * 256 + 128], 96), 0);
+    EXPECT_EQ(std::memcmp(&image[128], &bytes[1024 + block * 256], 96), 0);
+    EXPECT_EQ(std::memcmp(&image[128 + 96], &bytes[1024 + block * 256 + 128], 96), 0);
     EXPECT_EQ(sum_at(slot), checksum::raw(image.first(32)));
     std::uint64_t sum = 0;
     for (std::size_t chunk = 0; chunk < 3; ++chunk) sum += sum_at(3 + slot * 3 + chunk);
-    EXPECT_EQ(sum, checksum::raw(image.subspan(64, 192)));
+    EXPECT_EQ(sum, checksum::raw(image.subspan(128, 192)));
   }
   EXPECT_EQ(word64(3072), kSequence | std::uint64_t{kSequence} << 32);
   EXPECT_EQ(fake.complaints(), "");
