@@ -208,8 +208,9 @@ class Client {
   bool peer_alive() const;
   // JSON of the Manager's status.
   Outcome status(std::string& json);
-  // Stops admission, drains, says goodbye. Bounded by timeout_ms; what is still claimed
-  // then goes on in the executor, and the mappings stay.
+  // Stops admission, drains, says goodbye. Bounded by timeout_ms and two seconds; what is
+  // still claimed then goes on in the executor, and the mappings stay until it has ended,
+  // also beyond the Client.
   void close();
 
  private:

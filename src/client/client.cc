@@ -7,8 +7,10 @@
 #include <atomic>
 #include <cstdlib>
 #include <system_error>
+#include <thread>
 
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "client/devices.h"
 #include "client/executor.h"
@@ -21,7 +23,9 @@ namespace orbitkv::client {
 namespace {
 
 constexpr std::uint32_t kMostTimeoutMs = 24 * 3600 * 1000;  // poll() takes an int
-constexpr std::uint32_t kMostSpins = 1'000'000;             // spins look at no clock
+// What is unclaimed has ended within it after its session was lost.
+constexpr Duration kLastWait = seconds(1);
+constexpr std::uint32_t kMostSpins = 1'000'000;  // spins look at no clock
 
 // A forked child must not touch what its parent shares with a Manager.
 std::atomic<int> g_forks{0};
@@ -98,6 +102,7 @@ struct Client::Impl {
   Submitter submitter;
   IoThread io;
   std::atomic<bool> closed{false};
+  bool left_running = false;  // close() could not wait for the last copies
 };
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -144,16 +149,27 @@ std::unique_ptr<Client> Client::open(const Options& options, Outcome& outcome) {
 }
 
 Client::~Client() {
-  if (impl_->here())
-    close();
-  else
-    (void)impl_.release();  // a forked child owns none of the threads; nothing here is its to end
+  if (impl_->here()) close();
+  if (impl_->here() && !impl_->left_running) return;
+  Impl* kept = impl_.release();
+  if (!kept->here()) return;  // a forked child owns none of the threads; nothing here is its to end
+  // What still copies needs all of it: it goes when the copies have ended.
+  kept->executors.bound_waits(std::nullopt);
+  try {
+    std::thread([kept] {
+      if (kept->executors.wait_empty()) delete kept;
+    }).detach();
+  } catch (const std::system_error& error) {
+    ORBITKV_WARN("the mappings of a closed client stay until this process ends: %s", error.what());
+  }
 }
 
 void Client::close() {
   if (!impl_->here() || impl_->closed.exchange(true)) return;
   impl_->submitter.close();
   impl_->operations.wait_all(impl_->options.timeout_ms);
+  // A stream that never ends must not keep whoever closes.
+  impl_->executors.bound_waits(monotonic_now() + kLastWait);
   impl_->io.stop();
   if (auto link = impl_->link.use()) {
     wire::Buffer bye;
@@ -161,7 +177,9 @@ void Client::close() {
     (void)link->socket().send(bye).ok();  // the closing socket says the same
     link.get()->lose();
   }
-  impl_->executors.wait_empty();
+  impl_->executors.bound_waits(monotonic_now() + kLastWait);
+  impl_->left_running = !impl_->executors.wait_empty();
+  if (impl_->left_running) return;
   impl_->executors.stop();
   impl_->link.swap(nullptr);
 }

@@ -1,5 +1,6 @@
 #include "client/executor.h"
 
+#include <chrono>
 #include <iterator>
 
 #include "rt/spin.h"
@@ -57,11 +58,24 @@ void Executor::start_here(std::unique_ptr<Transfer> transfer) {
     add(std::move(transfer));
 }
 
-void Executor::wait_empty() {
+bool Executor::wait_empty() {
   std::unique_lock lock(mutex_);
   waiters_.fetch_add(1);
-  empty_.wait(lock, [&] { return open_.load() == 0 || stop_; });
+  const auto over = [&] { return open_.load() == 0 || stop_; };
+  while (!over() && !(waits_end_ && monotonic_now() >= *waits_end_)) {
+    if (waits_end_)
+      empty_.wait_for(lock, std::chrono::nanoseconds((*waits_end_ - monotonic_now()).ns));
+    else
+      empty_.wait(lock);
+  }
   waiters_.fetch_sub(1);
+  return over();
+}
+
+void Executor::bound_waits(std::optional<TimePoint> end) {
+  std::lock_guard lock(mutex_);
+  waits_end_ = end;
+  empty_.notify_all();
 }
 
 bool Executor::take_incoming() {
@@ -137,8 +151,14 @@ std::vector<Executor*> Executors::all() {
   return all;
 }
 
-void Executors::wait_empty() {
-  for (Executor* executor : all()) executor->wait_empty();
+bool Executors::wait_empty() {
+  bool empty = true;
+  for (Executor* executor : all()) empty &= executor->wait_empty();
+  return empty;
+}
+
+void Executors::bound_waits(std::optional<TimePoint> end) {
+  for (Executor* executor : all()) executor->bound_waits(end);
 }
 
 void Executors::stop() {

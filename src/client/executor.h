@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -43,8 +44,11 @@ class Executor final : public Helper {
   void start_here(std::unique_ptr<Transfer> transfer);
   void help() override { queue_.try_poll(); }
 
-  // Returns when nothing is left (a lost Manager ends what is unclaimed soon).
-  void wait_empty();
+  // Returns when nothing is left (a lost Manager ends what is unclaimed soon). False: waits
+  // are bounded, and copies still run.
+  bool wait_empty();
+  // No wait_empty() goes on after `end`; nullopt: they take as long as copies do.
+  void bound_waits(std::optional<TimePoint> end);
   void stop();
 
  private:
@@ -61,6 +65,7 @@ class Executor final : public Helper {
   // lost, and who announced before is waited for.
   std::atomic<std::uint32_t> open_{0}, waiters_{0};
   bool stop_ = false;
+  std::optional<TimePoint> waits_end_;
   std::atomic<bool> on_channel_{false};               // the thread sleeps there
   std::vector<std::unique_ptr<Transfer>> transfers_;  // of the thread
   std::uint32_t idle_spins_ = 0;
@@ -75,7 +80,8 @@ class Executors {
   Executors(OperationTable& operations, const device::CopierOptions& options, Trace* trace);
   ~Executors();  // stop()
   Result<Executor*> on(device::Device& device);
-  void wait_empty();
+  bool wait_empty();
+  void bound_waits(std::optional<TimePoint> end);
   void stop();
 
  private:

@@ -347,6 +347,22 @@ TEST_F(ExecutorTest, ALostManagersClaimedCopiesEnd) {
   EXPECT_EQ(state(claimed), RecordState::kDrained);
 }
 
+TEST_F(ExecutorTest, ABoundedWaitEndsWhileCopiesRun) {
+  auto save = transfer(model::PlanKind::kSave, {0});
+  const OperationHandle handle = save->handle;
+  grant(save->parts[0]);
+  executor->add(std::move(save));
+  ASSERT_TRUE(script().wait_for(1));
+  std::thread bounding([&] { executor->bound_waits(monotonic_now() + milliseconds(5)); });
+  EXPECT_FALSE(executor->wait_empty());
+  bounding.join();
+  EXPECT_FALSE(executor->wait_empty());
+  executor->bound_waits(std::nullopt);
+  script().end_all();
+  EXPECT_TRUE(executor->wait_empty());
+  EXPECT_TRUE(operations.poll(handle).success);
+}
+
 TEST_F(ExecutorTest, WaitEmptyWaitsForTheAnnounced) {
   executor->enter(2);
   std::atomic<bool> empty{false};

@@ -165,19 +165,21 @@ void IoThread::run() {
       if (stop_) return;
     }
     lost("the Manager went away");
-    drop_session();
+    if (!drop_session()) return;
   }
 }
 
-// Claimed copies finish on the old mappings, the rest fails; then the session goes.
-void IoThread::drop_session() {
+// Claimed copies finish on the old mappings, the rest fails; then the session goes. False:
+// the client is closed while copies run, and the session stays for them.
+bool IoThread::drop_session() {
   link_.mine()->lose();
-  executors_.wait_empty();
+  if (!executors_.wait_empty()) return false;
   {
     std::lock_guard lock(registry_.mutex);
     for (auto& [handle, entry] : registry_.entries) entry->registration.store(0);
   }
   link_.swap(nullptr);
+  return true;
 }
 
 void IoThread::serve_session(Attachment& link) {

@@ -62,7 +62,7 @@ class IoThread {
   Status register_all(Attachment& link);
   Result<wire::Buffer> call_now(Attachment& link, std::uint64_t request, const wire::Buffer& frame);
   void lost(const std::string& why);
-  void drop_session();
+  bool drop_session();
   bool sleep_ms(int ms);  // false: stop
 
   Attachment::Target target_;

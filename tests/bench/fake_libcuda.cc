@@ -1,14 +1,19 @@
 // libcuda.so.1 of the fake driver: programs that load the driver by its name run on a GPU
 // that exists only in their process. One such GPU; figures mean nothing. Tests only.
-#include "tests/cuda/fake_driver.h"
+#include "tests/bench/fake_libcuda.h"
 
 namespace orbitkv::device::cuda::fake {
-namespace {
 
 // Never destroyed, as the real one.
-const Driver& table() {
+FakeDriver& of_this_process() {
   static FakeDriver* driver = new FakeDriver;
-  return driver->driver();
+  return *driver;
+}
+
+namespace {
+
+const Driver& table() {
+  return of_this_process().driver();
 }
 
 template <auto Entry>

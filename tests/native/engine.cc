@@ -88,9 +88,17 @@ void Engine::lay_out() {
   const std::uint64_t row_stride = shape.row_bytes + shape.gap;
   const std::uint64_t page = shape.rows * row_stride;
   const std::uint32_t count = std::uint32_t{shape.layers} * shape.components * shape.groups;
-  memory_.assign(page * count * shape.blocks, kGapByte);
+  const std::size_t bytes = page * count * shape.blocks;
+  if (options_.allocate) {
+    memory_ = options_.allocate(bytes);
+  } else {
+    own_memory_.resize(bytes);
+    memory_ = own_memory_;
+  }
+  wipe();
   description_.instance = instance();
   description_.name_space = options_.name_space;
+  description_.device = options_.device;
   description_.rank = options_.rank;
   description_.world_size = options_.world_size;
   description_.num_blocks = shape.blocks;
@@ -167,10 +175,10 @@ std::vector<std::byte> Engine::page_start(const BlockHash& hash) const {
 }
 
 client::Outcome Engine::start_save(std::span<const std::uint32_t> blocks, std::span<const BlockHash> hashes,
-                                   client::OperationHandle& out) {
+                                   client::OperationHandle& out, const client::SaveOptions& how) {
   std::vector<client::SaveGroup> groups;
   for (std::uint16_t g = 0; g < options_.shape.groups; ++g) groups.push_back({g, blocks, hashes});
-  return client_->start_save(registration_, groups, {}, out);
+  return client_->start_save(registration_, groups, how, out);
 }
 
 client::OperationStatus Engine::save(std::uint32_t block, std::uint64_t first_hash, std::uint32_t count) {

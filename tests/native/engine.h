@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,9 @@ struct EngineOptions {
   bool verify = true;
   bool inline_copies = true;
   std::uint32_t timeout_ms = 5000;
+  std::string device = "cpu:0";
+  // Pages that the test can read and write, and that live on; null: the engine's own.
+  std::function<std::span<std::byte>(std::size_t)> allocate = nullptr;
 };
 
 inline constexpr std::uint32_t kDoneWithinMs = 20'000;  // an honest operation, on a busy machine
@@ -65,7 +70,7 @@ class Engine {
   std::vector<std::byte> page_start(const BlockHash& hash) const;
 
   client::Outcome start_save(std::span<const std::uint32_t> blocks, std::span<const BlockHash> hashes,
-                             client::OperationHandle& out);
+                             client::OperationHandle& out, const client::SaveOptions& how = {});
   // Computes, saves and waits.
   client::OperationStatus save(std::uint32_t block, std::uint64_t first_hash, std::uint32_t count);
   client::Outcome lease(std::uint64_t first_hash, std::uint32_t count, client::Ready& out);
@@ -90,7 +95,8 @@ class Engine {
   EngineOptions options_;
   client::Registration description_;
   std::vector<Fragment> fragments_;
-  std::vector<std::byte> memory_;
+  std::vector<std::byte> own_memory_;
+  std::span<std::byte> memory_;
   std::unique_ptr<client::Client> client_;
   client::RegistrationHandle registration_;
   client::Outcome opened_;
