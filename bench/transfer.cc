@@ -1,5 +1,6 @@
 #include "bench/transfer.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -48,7 +49,7 @@ Run make_run(Samples& ours, Samples& theirs, std::uint64_t bytes) {
 
 Result<Run> restore_once(const TransferCase& what, BenchEngine& engine, CopyCeiling& ceiling) {
   Samples ours, theirs;
-  const std::uint32_t sets = what.shape.blocks / what.blocks;
+  const std::uint32_t sets = std::max(1u, what.shape.blocks / what.blocks);
   for (std::uint32_t i = 0; i < what.samples; ++i) {
     const std::uint32_t set = i % sets;
     const auto hashes = hashes_from(std::uint64_t{set} * what.blocks, what.blocks);
@@ -72,7 +73,7 @@ Result<Run> restore_once(const TransferCase& what, BenchEngine& engine, CopyCeil
 Result<Run> publish_once(const TransferCase& what, BenchEngine& engine, CopyCeiling& ceiling) {
   static std::uint64_t next = 1u << 20;
   Samples ours, theirs;
-  const std::uint32_t sets = what.shape.blocks / what.blocks;
+  const std::uint32_t sets = std::max(1u, what.shape.blocks / what.blocks);
   for (std::uint32_t i = 0; i < what.samples; ++i) {
     const std::uint32_t set = i % sets;
     const auto hashes = hashes_from(next, what.blocks, 2);

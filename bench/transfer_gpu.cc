@@ -136,7 +136,7 @@ class TransferRunner {
     if (report != nullptr) reported = to_status(client.report(handle, *report));
     client.drop(handle);
     if (!status.done || !status.success) return bug("an operation of the bench failed: " + status.message);
-    ORBITKV_RETURN_IF_ERROR(reported);
+    if (!reported.ok()) return reported.error();
     return took;
   }
 

@@ -30,6 +30,7 @@ extern "C" {
 
 // ---- what every call has in common ----
 
+// NOLINTBEGIN(readability-identifier-naming): C's names
 // What the caller should do; the answer of every call that can fail.
 typedef enum orbitkv_action {
   ORBITKV_OK = 0,
@@ -340,6 +341,8 @@ typedef struct orbitkv_operation_report {
 // REJECT: not traced (see trace_file), not done, or dropped.
 ORBITKV_API orbitkv_action orbitkv_report(orbitkv_client* client, orbitkv_operation operation,
                                           orbitkv_operation_report* out, orbitkv_error* error);
+
+// NOLINTEND(readability-identifier-naming)
 
 #ifdef __cplusplus
 }

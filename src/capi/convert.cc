@@ -74,7 +74,7 @@ void copy_text(const std::string& text, std::span<char> field) {
 
 Outcome to_options(const orbitkv_options* in, client::Options& out) {
   if (in == nullptr) return {};
-  orbitkv_options options;
+  orbitkv_options options{};
   Outcome outcome = read_sized(in, options);
   if (!outcome.ok()) return outcome;
   set_text(options.bootstrap_socket, out.bootstrap_socket);
@@ -90,7 +90,7 @@ Outcome to_options(const orbitkv_options* in, client::Options& out) {
 }
 
 Outcome to_registration(const orbitkv_memory* in, client::Registration& out) {
-  orbitkv_memory memory;
+  orbitkv_memory memory{};
   Outcome outcome = read_sized(in, memory);
   if (!outcome.ok()) return outcome;
   if (memory.name_space == nullptr) return reject("name_space is NULL");
@@ -113,7 +113,7 @@ Outcome to_registration(const orbitkv_memory* in, client::Registration& out) {
 }
 
 Outcome to_query(const orbitkv_query* in, Query& out) {
-  orbitkv_query query;
+  orbitkv_query query{};
   Outcome outcome = read_sized(in, query);
   if (!outcome.ok()) return outcome;
   if (query.request_id == nullptr) return reject("request_id is NULL");
@@ -124,7 +124,7 @@ Outcome to_query(const orbitkv_query* in, Query& out) {
 }
 
 Outcome to_save(const orbitkv_save* in, Save& out) {
-  orbitkv_save save;
+  orbitkv_save save{};
   Outcome outcome = read_sized(in, save);
   if (!outcome.ok()) return outcome;
   out.options.ready_stream = save.ready_stream;
@@ -138,7 +138,7 @@ Outcome to_save(const orbitkv_save* in, Save& out) {
 }
 
 Outcome to_restore(const orbitkv_restore* in, Restore& out) {
-  orbitkv_restore restore;
+  orbitkv_restore restore{};
   Outcome outcome = read_sized(in, restore);
   if (!outcome.ok()) return outcome;
   outcome = each<orbitkv_load>({"loads", kMostParts}, {restore.loads, restore.load_count},

@@ -12,7 +12,6 @@
 #include "base/limits.h"
 #include "capi/convert.h"
 
-using orbitkv::LeaseId;
 using orbitkv::capi::check_out;
 using orbitkv::capi::Outcome;
 using orbitkv::capi::reject;

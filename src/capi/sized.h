@@ -103,7 +103,7 @@ Outcome each(ArrayText text, std::span<const T> array, Visit visit) {
   const std::size_t step = outcome.ok() && !array.empty() ? sizes_of<T>(array.data()).given : 0;
   const auto* at = reinterpret_cast<const std::byte*>(array.data());
   for (std::size_t i = 0; outcome.ok() && i < array.size(); ++i, at += step) {
-    T element;
+    T element{};
     outcome = read_sized(at, element);
     if (outcome.ok() && element.size != step) outcome = mixed_sizes(text.name);
     if (outcome.ok()) outcome = visit(element);
