@@ -25,11 +25,13 @@ CuResult driver_version(int* version) {
 }
 
 CuResult error_name(CuResult code, const char** name) {
-  static const std::map<CuResult, const char*> names = {{kCuOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
-                                                        {kCuDeinitialized, "CUDA_ERROR_DEINITIALIZED"},
-                                                        {kCuInvalidValue, "CUDA_ERROR_INVALID_VALUE"},
-                                                        {kCuInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
-                                                        {kCuIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
+  // Never destroyed: threads ask to the end of the process.
+  static const auto& names =
+      *new std::map<CuResult, const char*>{{kCuOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
+                                           {kCuDeinitialized, "CUDA_ERROR_DEINITIALIZED"},
+                                           {kCuInvalidValue, "CUDA_ERROR_INVALID_VALUE"},
+                                           {kCuInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
+                                           {kCuIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
   auto found = names.find(code);
   *name = found == names.end() ? "CUDA_ERROR_OF_THE_FAKE" : found->second;
   return kCuSuccess;
