@@ -80,7 +80,8 @@ class Device {
   // background. Until then, or if it cannot be, copies go through a bounded bounce buffer.
   virtual void add_slab(std::span<std::byte> slab) = 0;
   // Returns when no copy uses the slab and the device has let go of it: from then on it may
-  // be unmapped. A slab that cannot be let go of ends the process (the reason is logged).
+  // be unmapped. Like the end of a copier it may wait for all that the device does, the
+  // engine's work included. A slab that cannot be let go of ends the process (the reason is logged).
   virtual void remove_slab(std::span<std::byte> slab) = 0;
   // Slabs that copies reach directly, for status and tests.
   virtual std::size_t reachable_slabs() const = 0;

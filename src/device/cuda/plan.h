@@ -96,9 +96,10 @@ constexpr std::uint32_t bulk_shared_bytes(const PlanLaunch& plan) {
 }
 // Slots of a launch that leave room for a full fragment table and four stages of 16 KiB.
 constexpr std::uint32_t slots_that_fit(std::uint32_t shared_bytes) {
-  constexpr std::uint32_t kRest =
-      4 * (16 * 1024 + kMaxPack * 8 + 3 * 8) + kMaxFragmentsPerLaunch * sizeof(PlanFragment) + 32;
-  const std::uint32_t fit = shared_bytes > kRest ? (shared_bytes - kRest) / sizeof(PlanSlot) : 0;
+  constexpr auto kRest = static_cast<std::uint32_t>(4 * (16 * 1024 + kMaxPack * 8 + 3 * 8) +
+                                                    kMaxFragmentsPerLaunch * sizeof(PlanFragment) + 32);
+  constexpr auto kEach = static_cast<std::uint32_t>(sizeof(PlanSlot));
+  const std::uint32_t fit = shared_bytes > kRest ? (shared_bytes - kRest) / kEach : 0;
   return fit < 16 ? 16 : fit > kMaxSlotsPerLaunch ? kMaxSlotsPerLaunch : fit;
 }
 constexpr std::uint32_t any_shared_bytes(const PlanLaunch& plan) {
