@@ -9,7 +9,7 @@
 
 #if __has_include(<cuda.h>)
 // The symbols by their own names, old ABIs too, and no macros that lead from one to another.
-#define __CUDA_API_VERSION_INTERNAL
+#define __CUDA_API_VERSION_INTERNAL  // NOLINT(bugprone-reserved-identifier): cuda.h asks for it
 #include <cuda.h>
 #endif
 
