@@ -45,8 +45,8 @@ struct Options {
   bool inline_copies = true;           // small copies are started by the calling thread
   // GPU pages. "auto" chooses by shape, "direct" forces DMA, "kernel" forces copy kernels.
   std::string copy_method = "auto";
-  // "full": the smallest window that fills the link; "gentle": about half of its rate, with
-  // next to no cost for compute that runs beside.
+  // "full": the smallest window that fills the link; "gentle": DMA, or a small window
+  // where fragments are too small for it: slower, and less of a burden for compute beside it.
   std::string copy_pace = "full";
   // JSON lines, one an operation: stages, bytes, method, geometry; bounded. Empty: off, and
   // then no clock is read. The default comes from ORBITKV_TRACE_TRANSFERS.
@@ -183,7 +183,9 @@ class Client {
   Outcome ping();
 
   // A failing outcome: nothing was sent and no page is lent.
-  // The caller's thread never waits for the device; its current device context is kept.
+  // The caller's thread never waits for the device; its current device context is kept. It
+  // may wait for the Manager's answers, and for room where a long restore has more parts than
+  // the Manager admits at once: until the time is over in which a grant must come.
   Outcome start_save(RegistrationHandle registration, std::span<const SaveGroup> groups,
                      const SaveOptions& options, OperationHandle& out);
   // All loads are one operation: copied in the order of the layers, over all loads.

@@ -77,9 +77,9 @@ class CacheManagerClient:
     On a GPU: device="cuda:0", and CUDA tensors in the layers. Streams order: save() and
     start_restore() wait on the device for what stands on ready_stream, never in this thread.
 
-    copy_method: "auto" | "direct" (DMA) | "kernel". copy_pace: "full" | "gentle" (about half
-    the rate, next to no cost for compute beside it). trace_file: JSON lines, one an
-    operation; None takes ORBITKV_TRACE_TRANSFERS, without which nothing is traced.
+    copy_method: "auto" | "direct" (DMA) | "kernel". copy_pace: "full" | "gentle" (slower,
+    and less of a burden for compute beside it). trace_file: JSON lines, one an operation;
+    None takes ORBITKV_TRACE_TRANSFERS, without which nothing is traced.
     """
 
     def __init__(

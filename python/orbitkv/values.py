@@ -66,29 +66,32 @@ class QueryLoading:
 
 
 @dataclass(frozen=True)
-class SaveHandle:
+class _Handle:
     value: int
 
 
-@dataclass(frozen=True)
-class RestoreHandle:
-    value: int
+class SaveHandle(_Handle):
+    """Of a save."""
+
+
+class RestoreHandle(_Handle):
+    """Of a restore."""
 
 
 @dataclass(frozen=True)
-class SaveStatus:
+class _Status:
     done: bool
     success: bool
     message: str
     blocks: int = 0
 
 
-@dataclass(frozen=True)
-class RestoreStatus:
-    done: bool
-    success: bool
-    message: str
-    blocks: int = 0
+class SaveStatus(_Status):
+    """Of a save."""
+
+
+class RestoreStatus(_Status):
+    """Of a restore."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,13 @@
 #include "client/trace.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cinttypes>
 #include <vector>
 
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/text.h"
 
 namespace orbitkv::client {
@@ -81,9 +85,9 @@ std::string head_text(const Transfer& t, bool success) {
 }  // namespace
 
 Result<std::unique_ptr<Trace>> Trace::open(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "ae");
-  if (!file) return errno_error("cannot open the trace file " + path);
-  return std::unique_ptr<Trace>(new Trace(file));
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file.valid()) return errno_error("cannot open the trace file " + path);
+  return std::unique_ptr<Trace>(new Trace(std::move(file)));
 }
 
 void Trace::write(const Transfer& transfer, bool success) {
@@ -104,8 +108,10 @@ void Trace::write(const Transfer& transfer, bool success) {
     }
     line += "]}";
   }
-  std::fprintf(file_.get(), "%s\n", line.c_str());
-  std::fflush(file_.get());
+  line += '\n';
+  if (::write(file_.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size())) return;
+  full_ = true;
+  ORBITKV_WARN("the trace file takes no more lines: %s", errno_error("write").message().c_str());
 }
 
 }  // namespace orbitkv::client

@@ -1,6 +1,7 @@
 // The trace file of transfers: one JSON object a line, written when a transfer ends, with
 // the geometry of what was copied, so that `orbitkv bench replay` can run it again.
-// Bounded by limits::kTraceUnits fragments and slots; then {"full":true} and no more.
+// Bounded, a client, by limits::kTraceUnits fragments and slots; then {"full":true} and no
+// more. A line is one write, so that processes may share the file; one that fails ends it.
 //   op, kind ("save"|"restore"), device, method, success, bytes, fragments, submissions,
 //   plan_bytes, bounced; stages_ns: {readiness, dispatched, dequeued, claimed, enqueued,
 //   drained}, since the call, 0 = not reached; groups: [{group, num_blocks, slot_bytes,
@@ -10,12 +11,13 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "client/transfer.h"
 
 namespace orbitkv::client {
@@ -27,13 +29,10 @@ class Trace {
   void write(const Transfer& transfer, bool success);
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  explicit Trace(std::FILE* file) : file_(file) {}
+  explicit Trace(UniqueFd file) : file_(std::move(file)) {}
 
   std::mutex mutex_;
-  const std::unique_ptr<std::FILE, Close> file_;
+  const UniqueFd file_;
   std::uint64_t units_ = 0;
   bool full_ = false;
 };

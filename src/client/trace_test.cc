@@ -89,6 +89,17 @@ TEST_F(TraceTest, AFileIsContinuedAndItsEndIsSaidOnce) {
   EXPECT_EQ(lines()[2], "{\"full\":true}");
 }
 
+TEST_F(TraceTest, AFullDiskEndsTheTrace) {
+  auto trace = Trace::open("/dev/full");
+  ASSERT_TRUE(trace.ok()) << trace.error().message();
+  testing::internal::CaptureStderr();
+  (*trace)->write(transfer, true);
+  (*trace)->write(transfer, true);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("No space left"), std::string::npos) << said;
+  EXPECT_EQ(said.find("takes no more"), said.rfind("takes no more")) << "once";
+}
+
 TEST_F(TraceTest, AFileThatCannotBeOpenedIsNamed) {
   const auto trace = Trace::open("/no such directory/trace");
   ASSERT_FALSE(trace.ok());

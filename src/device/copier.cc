@@ -4,7 +4,9 @@
 #include <map>
 #include <tuple>
 
+#include "base/checksum.h"
 #include "base/limits.h"
+#include "model/plan.h"
 #include "model/slot_image.h"
 
 namespace orbitkv::device {
@@ -136,6 +138,12 @@ Status validate(const GroupCopy& copy) {
       return bug("the slot image for block " + std::to_string(slot.block) + " is missing or not aligned");
   }
   return ok_status();
+}
+
+std::uint64_t fragment_check(const FragmentGeometry& fragment, const SlotCopy& slot, std::uint64_t raw) {
+  constexpr auto kRaw = static_cast<std::uint16_t>(model::Encoding::kRaw);
+  const checksum::FragmentName name{fragment.layer, fragment.component, kRaw};
+  return checksum::check(raw, checksum::fragment_id(slot.seed, name), fragment.bytes());
 }
 
 Status validate_destinations(std::span<const GroupCopy> groups) {

@@ -74,6 +74,9 @@ Status validate(const GroupCopy& copy);
 // and both would sum right.
 Status validate_destinations(std::span<const GroupCopy> groups);
 
+// The check of one fragment of an image, from the raw sum of its bytes.
+std::uint64_t fragment_check(const FragmentGeometry& fragment, const SlotCopy& slot, std::uint64_t raw);
+
 // Geometry and slots stay valid until the batch has ended; the spans need not.
 struct CopyBatch {
   Direction direction = Direction::kSave;

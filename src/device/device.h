@@ -55,8 +55,9 @@ class FencePool {
 // How copies are carried out. kAuto chooses by shape; the others force (a shape that the
 // forced method cannot express is refused by name).
 enum class CopyMethod : std::uint8_t { kAuto, kDirect, kKernel };
-// kFull: the smallest window that fills the link. kGentle: half of that rate or more with
-// next to no cost for compute that runs beside (latency-bound decode).
+// kFull: the smallest window that fills the link. kGentle: DMA, or a
+// small window where fragments are too small for it: slower, and less of a burden for compute
+// that runs beside (latency-bound decode).
 enum class CopyPace : std::uint8_t { kFull, kGentle };
 
 struct CopierOptions {

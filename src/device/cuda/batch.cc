@@ -3,20 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/checksum.h"
-#include "base/text.h"
-#include "model/plan.h"
 #include "model/slot_image.h"
 
 namespace orbitkv::device::cuda {
 namespace {
-
-constexpr auto kRawEncoding = static_cast<std::uint16_t>(model::Encoding::kRaw);
-
-std::uint64_t check_of(const FragmentGeometry& fragment, std::uint64_t seed, std::uint64_t raw) {
-  const checksum::FragmentName name{fragment.layer, fragment.component, kRawEncoding};
-  return checksum::check(raw, checksum::fragment_id(seed, name), fragment.bytes());
-}
 
 model::ExpectedSlot expected_of(const Batch::Group& group, const SlotCopy& slot) {
   return {slot.digest, slot.seed, slot.allocation, group.layout.slot_bytes,
@@ -213,7 +203,7 @@ bool Batch::collect_slot(const LaunchPlan& plan, const Running& launch) {
   Group& group = groups_[ref.group];
   const std::size_t fragments = group.geometry->fragments.size();
   const std::uint32_t slot = (bounces_ ? window_.first : 0) + ref.first_slot + launch.slot;
-  const std::uint64_t found = check_of(group.geometry->fragments[ref.fragment], group.slots[slot].seed, raw);
+  const std::uint64_t found = fragment_check(group.geometry->fragments[ref.fragment], group.slots[slot], raw);
   if (direction() == Direction::kSave)
     group.headers[slot].put(ref.fragment, found);
   else if (verify_ && group.expected[slot * fragments + ref.fragment] != found)

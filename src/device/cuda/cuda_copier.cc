@@ -123,7 +123,7 @@ class CudaCopier final : public Copier {
     if (it == batches_.end()) return std::nullopt;
     Scope scope(*parts_->context);
     for (auto& [number, batch] : batches_) {
-      if (!collect(*batch)) return CopyEnd{recompute("the process is ending"), batch->stats, false};
+      if (!collect(*batch)) return CopyEnd{recompute("the process is ending"), it->second->stats, false};
       advance(*batch);
     }
     Batch& b = *it->second;

@@ -5,17 +5,13 @@
 #include <mutex>
 
 #include "base/check.h"
-#include "base/checksum.h"
 #include "base/fault.h"
 #include "base/limits.h"
-#include "model/plan.h"
 #include "model/slot_image.h"
 
 namespace orbitkv::device {
 
 namespace {
-
-constexpr auto kRawEncoding = static_cast<std::uint16_t>(model::Encoding::kRaw);
 
 bool aligned(std::uint64_t value) {
   return value % model::kImageAlign == 0;
@@ -44,11 +40,6 @@ std::uint64_t run_kernel(const MixKernel& kernel, const RowCopy& copy, Stores st
   return kernel.mix(copy, stores);
 }
 
-std::uint64_t check_of(const FragmentGeometry& fragment, std::uint64_t seed, std::uint64_t raw) {
-  const checksum::FragmentName name{fragment.layer, fragment.component, kRawEncoding};
-  return checksum::check(raw, checksum::fragment_id(seed, name), fragment.bytes());
-}
-
 // The slots of one group of a batch, in progress.
 class GroupRun {
  public:
@@ -73,7 +64,7 @@ class GroupRun {
     model::SlotHeader header{slot.allocation, layout_.slot_bytes, {}};
     header.checks.reserve(group_.fragments.size());
     for (std::size_t f = 0; f < group_.fragments.size(); ++f)
-      header.checks.push_back(check_of(group_.fragments[f], slot.seed, copy_fragment(slot_index, f)));
+      header.checks.push_back(fragment_check(group_.fragments[f], slot, copy_fragment(slot_index, f)));
     slot.digest = model::write_slot_header(header, slot.seed, {slot.image, layout_.header_bytes});
   }
 
@@ -91,7 +82,7 @@ class GroupRun {
     }
     for (std::size_t f = 0; f < group_.fragments.size(); ++f) {
       const std::uint64_t raw = copy_fragment(slot_index, f);
-      if (verify && check_of(group_.fragments[f], slot.seed, raw) != checks[f]) return;
+      if (verify && fragment_check(group_.fragments[f], slot, raw) != checks[f]) return;
     }
     slot.verified = true;
   }
@@ -255,7 +246,7 @@ std::vector<std::uint64_t> page_checks(const GroupGeometry& group, std::uint32_t
     RowCopy copy = rows_of(fragment);
     copy.from = page_of(fragment, block);
     copy.from_stride = fragment.row_stride;
-    checks.push_back(check_of(fragment, seed, run_kernel(kernel, copy, Stores::kNone)));
+    checks.push_back(fragment_check(fragment, {.seed = seed}, run_kernel(kernel, copy, Stores::kNone)));
   }
   return checks;
 }
