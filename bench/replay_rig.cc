@@ -77,7 +77,7 @@ Result<std::unique_ptr<ReplayRig>> ReplayRig::make(Gpu& gpu, const TraceLine& li
   ORBITKV_RETURN_IF_ERROR(rig->make_groups(groups));
   rig->parts_ = std::make_shared<device::cuda::DeviceParts>();
   rig->parts_->context = gpu.context();
-  rig->parts_->slabs = std::make_shared<device::cuda::SlabTable>(gpu.context(), true);
+  rig->parts_->slabs = std::make_shared<device::cuda::SlabTable>(gpu.context(), device::cuda::SlabOptions{});
   rig->parts_->set_windows(windows);
   ORBITKV_RETURN_IF_ERROR(rig->make_images(groups));
   return rig;

@@ -73,7 +73,7 @@ class Soak {
     for (int i = 0; i < kMostLayers; ++i) layer_events_.push_back(events_->make());
     open({});
     open({.wait_values = false, .batched_dma = false});
-    open({.register_slabs = false, .bounce = 256 * kKiB});
+    open({.slabs = {.registers = false}, .bounce = 256 * kKiB});
   }
   ~Soak() {
     copiers_.clear();
@@ -90,7 +90,7 @@ class Soak {
   void open(const CudaDeviceOptions& options) {
     auto made = make_cuda_device(injector_.table, bed_.device, options);
     EXPECT_TRUE(made.ok()) << made.error().message();
-    devices_.push_back(checked(wrapped_, *made, {.wait_for_slabs = options.register_slabs}));
+    devices_.push_back(checked(wrapped_, *made, {.wait_for_slabs = options.slabs.registers}));
     for (const auto slab : slabs_) devices_.back()->add_slab(slab);
     for (const CopierOptions& each :
          {CopierOptions{.method = CopyMethod::kKernel}, CopierOptions{.method = CopyMethod::kDirect},

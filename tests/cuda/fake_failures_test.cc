@@ -208,7 +208,7 @@ TEST_F(FailureTest, TheLastOfManyBatchesMayBeDrainedFirst) {
   Watchdog watchdog("the last of many batches");
   for (const bool registers : {true, false}) {
     device.reset();
-    device = make({.register_slabs = registers}, 0, {.wait_for_slabs = registers});
+    device = make({.slabs = {.registers = registers}}, 0, {.wait_for_slabs = registers});
     auto rig = new_rig(mixed());
     std::vector<SlotCopy> slots = rig->new_slots({0, 1, 2, 3, 4, 5, 6, 7, 8});
     std::vector<CopyTicket> tickets;

@@ -83,7 +83,7 @@ TEST_F(SlabTest, ASlabThatCannotBeRegisteredBounces) {
 
 // An image that needs a larger buffer than there is must not be copied through the smaller.
 TEST_F(SlabTest, ABufferThatCannotGrowRefusesWhatItHasNoRoomFor) {
-  device = make({.register_slabs = false, .bounce = 16 * kKiB}, 0, {});
+  device = make({.slabs = {.registers = false}, .bounce = 16 * kKiB}, 0, {});
   auto small = new_rig(layout()), large = new_rig(suite::contiguous("large", {65536, 65536}));
   expect_bounced_round_trip(*small);
   SlotCopy slot = large->new_slot(1);

@@ -57,7 +57,7 @@ class CudaDevice final : public Device {
  public:
   CudaDevice(std::shared_ptr<Context> context, const CudaDeviceOptions& options)
       : options_(options), parts_(std::make_shared<DeviceParts>()), events_(context) {
-    parts_->slabs = std::make_shared<SlabTable>(context, options.register_slabs);
+    parts_->slabs = std::make_shared<SlabTable>(context, options.slabs);
     parts_->context = std::move(context);
     if (options.tunes) tuner_ = std::thread([this] { tune(); });
   }

@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/result.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/host_memory.h"
 #include "device/device.h"
 
 namespace orbitkv::device::cuda {
@@ -19,7 +20,7 @@ Result<std::shared_ptr<Device>> open_cuda_device(const std::string& name);
 
 // For tests and benchmarks: a device of any driver table, not shared.
 struct CudaDeviceOptions {
-  bool register_slabs = true;               // false: every copy bounces
+  SlabOptions slabs = {};
   bool wait_values = true;                  // false: as on a driver without them
   bool batched_dma = true;                  // false: as on a driver older than CUDA 12.8
   bool tunes = false;                       // measures its windows in the background (open_cuda_device does)

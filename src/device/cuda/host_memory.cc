@@ -1,8 +1,10 @@
 #include "device/cuda/host_memory.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/log.h"
@@ -56,8 +58,8 @@ CuResult make_reachable(const Context& context, std::span<std::byte> slab, CuPtr
 
 }  // namespace
 
-SlabTable::SlabTable(std::shared_ptr<Context> context, bool registers)
-    : context_(std::move(context)), registers_(registers), thread_([this] { run(); }) {}
+SlabTable::SlabTable(std::shared_ptr<Context> context, SlabOptions options)
+    : context_(std::move(context)), options_(std::move(options)), thread_([this] { run(); }) {}
 
 SlabTable::~SlabTable() {
   {
@@ -73,7 +75,9 @@ SlabTable::~SlabTable() {
 
 void SlabTable::add(std::span<std::byte> slab) {
   std::lock_guard lock(mutex_);
-  entries_.push_back({next_number_++, slab, registers_ ? State::kWaiting : State::kUnreachable, 0, 0, false});
+  entries_.push_back({.number = next_number_++,
+                      .slab = slab,
+                      .state = options_.registers ? State::kWaiting : State::kUnreachable});
   changed_.notify_all();
 }
 
@@ -83,34 +87,77 @@ SlabTable::Entry* SlabTable::entry(std::size_t number) {
   return it == entries_.end() ? nullptr : &*it;
 }
 
+// One that copies asked for; of several the one that is nearest to its end, or copies all
+// over the pool would spread the work so that no slab ever ends.
 SlabTable::Entry* SlabTable::next_waiting() {
-  auto it = std::find_if(entries_.begin(), entries_.end(),
-                         [](const Entry& e) { return e.state == State::kWaiting && !e.going; });
-  return it == entries_.end() ? nullptr : &*it;
+  const auto rank = [](const Entry& e) { return std::tuple(e.asked_for > 0, e.present, e.asked_for); };
+  Entry* next = nullptr;
+  for (Entry& e : entries_) {
+    if (e.state != State::kWaiting || e.going) continue;
+    if (next == nullptr || rank(e) > rank(*next)) next = &e;
+  }
+  return next;
 }
 
-// A registration takes some 40 ms a GiB; the lock is not held meanwhile.
+// Chooses anew after every piece and every wait. The lock is held for neither work.
 void SlabTable::run() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || next_waiting() != nullptr; });
     if (stop_) return;
-    Entry* waiting = next_waiting();
-    waiting->state = State::kRegistering;
-    const std::size_t number = waiting->number;
-    const std::span<std::byte> slab = waiting->slab;
-    lock.unlock();
-    CuPtr device = 0;
-    const CuResult code = make_reachable(*context_, slab, device);
-    lock.lock();
-    entry(number)->device = device;
-    entry(number)->state = code == kCuSuccess ? State::kRegistered : State::kUnreachable;
-    changed_.notify_all();
-    if (code != kCuSuccess)
-      ORBITKV_WARN("a slab of %zu MiB cannot be registered with the GPU and is copied through a buffer: %s",
-                   slab.size() >> 20,
-                   driver_error(context_->driver(), "cuMemHostRegister", code).message().c_str());
+    Entry& next = *next_waiting();
+    const TimePoint now = monotonic_now();
+    if (next.present < next.slab.size())
+      populate_piece(lock, next);
+    else if (const TimePoint from = registers_from(next); from > now)
+      changed_.wait_for(lock, std::chrono::nanoseconds((from - now).ns));
+    else
+      register_slab(lock, next);
   }
+}
+
+void SlabTable::populate_piece(Lock& lock, Entry& next) {
+  const std::size_t number = next.number, at = next.present;
+  const auto piece =
+      next.slab.subspan(at, std::min<std::size_t>(kPopulatePiece.value, next.slab.size() - at));
+  next.state = State::kBusy;
+  lock.unlock();
+  const bool populated = options_.populate(piece);
+  const TimePoint now = monotonic_now();
+  lock.lock();
+  Entry& done = *entry(number);
+  done.state = State::kWaiting;
+  // What cannot be had is the driver's to refuse.
+  done.present = populated ? at + piece.size() : done.slab.size();
+  if (done.present == done.slab.size()) done.present_at = now;
+  changed_.notify_all();
+}
+
+TimePoint SlabTable::registers_from(const Entry& next) const {
+  const TimePoint copies_end = uses_ > 0 ? next.present_at + options_.give_way : TimePoint{};
+  return std::max(quiet_until_, copies_end);
+}
+
+void SlabTable::register_slab(Lock& lock, Entry& next) {
+  constexpr Duration kLongestPause = seconds(1);
+  const std::size_t number = next.number;
+  const std::span<std::byte> slab = next.slab;
+  next.state = State::kBusy;
+  lock.unlock();
+  CuPtr device = 0;
+  const TimePoint begin = monotonic_now();
+  const CuResult code = make_reachable(*context_, slab, device);
+  const TimePoint end = monotonic_now();
+  lock.lock();
+  quiet_until_ = end + std::min(end - begin, kLongestPause);
+  Entry& done = *entry(number);
+  done.device = device;
+  done.state = code == kCuSuccess ? State::kRegistered : State::kUnreachable;
+  changed_.notify_all();
+  if (code != kCuSuccess)
+    ORBITKV_WARN("a slab of %zu MiB cannot be registered with the GPU and is copied through a buffer: %s",
+                 slab.size() >> 20,
+                 driver_error(context_->driver(), "cuMemHostRegister", code).message().c_str());
 }
 
 void SlabTable::remove(std::span<std::byte> slab) {
@@ -124,7 +171,7 @@ void SlabTable::remove(std::span<std::byte> slab) {
   it->going = true;
   changed_.wait(lock, [&] {
     it = find();
-    return it->uses == 0 && it->state != State::kRegistering;
+    return it->uses == 0 && it->state != State::kBusy;
   });
   const bool registered = it->state == State::kRegistered;
   entries_.erase(it);
@@ -154,6 +201,11 @@ Result<SlabTable::Found> SlabTable::find(const std::byte* at, ByteCount bytes) {
       continue;
     if (e.going) return recompute("the slab of the image is being taken away");
     ++e.uses;
+    ++uses_;
+    if (e.state == State::kWaiting || e.state == State::kBusy) {
+      e.asked_for = ++asked_;
+      changed_.notify_all();
+    }
     return Found{Use(this, e.number), e.slab, e.state == State::kRegistered, e.device};
   }
   return bug("an image lies outside every slab of the device");
@@ -161,7 +213,10 @@ Result<SlabTable::Found> SlabTable::find(const std::byte* at, ByteCount bytes) {
 
 void SlabTable::release(std::size_t number) {
   std::lock_guard lock(mutex_);
-  if (Entry* e = entry(number); e != nullptr && --e->uses == 0) changed_.notify_all();
+  Entry* e = entry(number);
+  if (e == nullptr) return;
+  --uses_;
+  if (--e->uses == 0) changed_.notify_all();
 }
 
 SlabTable::Use& SlabTable::Use::operator=(Use&& other) noexcept {

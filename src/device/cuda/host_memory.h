@@ -1,6 +1,8 @@
 // Host memory that a GPU reaches: the pool's slabs, registered with the driver in the
 // background, slab by slab. A registration belongs to the process (two GPUs share it), a
-// use of a slab to a batch; a slab is let go of only when nobody uses it. Thread-safe.
+// use of a slab to a batch; a slab is let go of only when nobody uses it. While the driver
+// registers, every CUDA call of the process waits: pages are made present before, copies
+// go first, and the driver is left alone in between. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -14,19 +16,29 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/time.h"
 #include "device/cuda/context.h"
+#include "device/cuda/presence.h"
 
 namespace orbitkv::device::cuda {
 
+struct SlabOptions {
+  bool registers = true;  // false: slabs stay unregistered, every copy bounces
+  // So long the registration of a slab that is ready for it waits for the copies that run:
+  // those that bounce are the reason to have it soon.
+  Duration give_way = milliseconds(100);
+  Populate populate = cuda::populate;
+};
+
 class SlabTable {
  public:
-  // `registers` false: slabs stay unregistered, every copy bounces.
-  SlabTable(std::shared_ptr<Context> context, bool registers);
+  SlabTable(std::shared_ptr<Context> context, SlabOptions options);
   // Unregisters what is left.
   ~SlabTable();
 
   void add(std::span<std::byte> slab);
   // Refuses new uses at once; returns when the last has gone and the slab is unregistered.
+  // One that is being made present is waited for no longer than a piece of it takes.
   void remove(std::span<std::byte> slab);
   std::size_t registered() const;
 
@@ -50,10 +62,12 @@ class SlabTable {
     CuPtr device = 0;  // registered: where the device sees the slab's first byte
   };
   // The slab that [at, at + bytes) lies in. kBug: none; kRecompute: it is being removed.
+  // One that is not registered yet goes before those that nobody has asked for.
   Result<Found> find(const std::byte* at, ByteCount bytes);
 
  private:
-  enum class State : std::uint8_t { kWaiting, kRegistering, kRegistered, kUnreachable };
+  // kBusy: the thread populates a piece of it, or registers it.
+  enum class State : std::uint8_t { kWaiting, kBusy, kRegistered, kUnreachable };
   struct Entry {
     std::size_t number = 0;
     std::span<std::byte> slab;
@@ -61,18 +75,28 @@ class SlabTable {
     CuPtr device = 0;
     std::uint32_t uses = 0;
     bool going = false;
+    std::size_t present = 0;    // bytes from its beginning that have been populated
+    TimePoint present_at = {};  // all of them
+    std::uint64_t asked_for{};  // when a copy last met it unregistered; 0: never
   };
+  using Lock = std::unique_lock<std::mutex>;
   void run();
   Entry* entry(std::size_t number);
   Entry* next_waiting();
+  void populate_piece(Lock& lock, Entry& next);
+  TimePoint registers_from(const Entry& next) const;
+  void register_slab(Lock& lock, Entry& next);
   void release(std::size_t number);
 
   const std::shared_ptr<Context> context_;
-  const bool registers_;
+  const SlabOptions options_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Entry> entries_;
   std::size_t next_number_ = 1;
+  std::uint32_t uses_ = 0;  // of all entries
+  std::uint64_t asked_ = 0;
+  TimePoint quiet_until_;  // the driver is left alone
   bool stop_ = false;
   std::thread thread_;
 };
