@@ -239,7 +239,7 @@ std::vector<CopyCase> cases_of(const NamedShape& shape, const Windows& windows, 
                                 Method::kCalls, Method::kBatched}) {
       if (way == Way::kBoth && method != Method::kAuto && method != Method::kKernel) continue;
       Window window = windows.of(direction_of(way), device::CopyPace::kFull, shape.shape.fragment_bytes);
-      if (!bulk) window.ctas = windows.any_ctas;
+      if (!bulk) window.ctas = windows.any_ctas_of(device::CopyPace::kFull);
       out.push_back({shape.name, way, method, window});
     }
   }

@@ -33,7 +33,7 @@ Result<Windows> choose_windows(const std::string& text, const Gpu& gpu) {
   Windows windows;
   for (auto& direction : windows.full) direction.fill(w);
   windows.gentle.fill(w);
-  windows.any_ctas = w.ctas;
+  windows.any_ctas.fill(w.ctas);
   return windows;
 }
 

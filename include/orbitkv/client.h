@@ -45,8 +45,8 @@ struct Options {
   bool inline_copies = true;           // small copies are started by the calling thread
   // GPU pages. "auto" chooses by shape, "direct" forces DMA, "kernel" forces copy kernels.
   std::string copy_method = "auto";
-  // "full": the smallest window that fills the link; "gentle": DMA, or a small window
-  // where fragments are too small for it: slower, and less of a burden for compute beside it.
+  // "full": the smallest window that fills the link; "gentle": a small window of the
+  // kernel, unless the method is forced: slower, and hardly a burden for compute beside it.
   std::string copy_pace = "full";
   // JSON lines, one an operation: stages, bytes, method, geometry; bounded. Empty: off, and
   // then no clock is read. The default comes from ORBITKV_TRACE_TRANSFERS.

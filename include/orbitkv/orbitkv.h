@@ -101,7 +101,7 @@ typedef struct orbitkv_options {
   bool verify;                   // restores compare checksums; false: tests of tests only
   bool inline_copies;            // small copies are started by the calling thread
   const char* copy_method;       // GPU pages: "auto" (NULL), "direct" (DMA), "kernel"
-  const char* copy_pace;         // "full" (NULL), "gentle": about half, for compute beside it
+  const char* copy_pace;         // "full" (NULL), "gentle": slower, for compute beside it
   const char* trace_file;        // JSON lines, one an operation; NULL: ORBITKV_TRACE_TRANSFERS
 } orbitkv_options;
 #define ORBITKV_OPTIONS_INIT {sizeof(orbitkv_options), NULL, NULL, 5000, 64, true, true, NULL, NULL, NULL}

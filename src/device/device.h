@@ -55,9 +55,9 @@ class FencePool {
 // How copies are carried out. kAuto chooses by shape; the others force (a shape that the
 // forced method cannot express is refused by name).
 enum class CopyMethod : std::uint8_t { kAuto, kDirect, kKernel };
-// kFull: the smallest window that fills the link. kGentle: DMA, or a
-// small window where fragments are too small for it: slower, and less of a burden for compute
-// that runs beside (latency-bound decode).
+// kFull: the smallest window that fills the link. kGentle: a small window of the kernel, for
+// fragments of every size, unless the method is forced: a quarter to a half of the link, and
+// hardly a burden for compute that runs beside (latency-bound decode).
 enum class CopyPace : std::uint8_t { kFull, kGentle };
 
 struct CopierOptions {

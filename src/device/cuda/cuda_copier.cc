@@ -185,9 +185,9 @@ class CudaCopier final : public Copier {
 
   bool direct(const Batch& b, std::uint64_t run_bytes) const {
     if (options_.method != CopyMethod::kAuto) return options_.method == CopyMethod::kDirect;
-    std::uint64_t from = options_.pace == CopyPace::kGentle ? kDirectFromGentle : kDirectFromFull;
-    if (b.direction() == Direction::kRestore && save_runs()) from = std::min(from, kDirectFromBesideSave);
-    return run_bytes >= from;
+    if (options_.pace == CopyPace::kGentle) return false;
+    const bool beside_save = b.direction() == Direction::kRestore && save_runs();
+    return run_bytes >= (beside_save ? kDirectFromBesideSave : kDirectFromFull);
   }
   bool direct(const Batch& b, const LaunchPlan& plan) const {
     return std::all_of(plan.fragments.begin(), plan.fragments.end(),
@@ -224,7 +224,7 @@ class CudaCopier final : public Copier {
   Window window_for(const Batch& b, const LaunchPlan& plan) const {
     Window window = b.windows.of(b.direction(), options_.pace, b.typical_fragment());
     const bool bulk = plan.width == Width::kBulk && parts_->context->kernels().bulk != nullptr;
-    if (!bulk) window.ctas = b.windows.any_ctas;
+    if (!bulk) window.ctas = b.windows.any_ctas_of(options_.pace);
     return window;
   }
 

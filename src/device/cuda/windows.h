@@ -25,11 +25,10 @@ constexpr SizeClass size_class(std::uint64_t fragment_bytes) {
   return fragment_bytes < kSmallFragment ? SizeClass::kSmall : SizeClass::kLarge;
 }
 
-// Rows, or fragments in one piece, of this size and more go by DMA: at full pace only where
-// one call moves enough to hide what starting it costs; at gentle pace as soon as DMA keeps
-// up half of the link.
+// At full pace rows, or fragments in one piece, of this size and more go by DMA: one call
+// moves enough to hide what starting it costs. Never at gentle pace: DMA takes all of the
+// link, and the pass that sums its bytes takes from the memory's bandwidth as well.
 inline constexpr std::uint64_t kDirectFromFull = 8 * 1024 * 1024;
-inline constexpr std::uint64_t kDirectFromGentle = 32 * 1024;
 // The reads that a kernel sends over the link queue behind the writes of a save; DMA's do not.
 inline constexpr std::uint64_t kDirectFromBesideSave = 64 * 1024;
 
@@ -49,8 +48,10 @@ struct Windows {
   std::array<std::array<Window, 2>, 2> full{{{Window{8, 8 * 1024, 2, 2}, Window{4, 16 * 1024, 2, 2}},
                                              {Window{8, 8 * 1024, 2, 2}, Window{4, 16 * 1024, 2, 2}}}};
   std::array<Window, 2> gentle{Window{2, 16 * 1024, 2, 1}, Window{1, 16 * 1024, 4, 2}};
-  std::uint32_t any_ctas = 32;  // of the kernels without bulk copies
+  // Of the kernels without bulk copies, by pace; a block has 32 KiB in flight.
+  std::array<std::uint32_t, 2> any_ctas{32, 3};
 
+  std::uint32_t any_ctas_of(CopyPace pace) const { return any_ctas[static_cast<std::size_t>(pace)]; }
   const Window& of(Direction direction, CopyPace pace, std::uint64_t fragment_bytes) const {
     const auto d = static_cast<std::size_t>(direction);
     return pace == CopyPace::kGentle ? gentle[d]
