@@ -1,5 +1,6 @@
 // How copies are started: by which method and with how many thread blocks.
 #include <algorithm>
+#include <tuple>
 #include <vector>
 
 #include "device/cuda/windows.h"
@@ -14,9 +15,9 @@ class Grids {
   explicit Grids(const Driver& base) : table(base) {
     real() = base;
     seen().clear();
-    table.cuLaunchKernel = [](CuFunction function, unsigned ctas, auto... rest) {
-      seen().push_back(ctas);
-      return real().cuLaunchKernel(function, ctas, rest...);
+    table.cuLaunchKernel = [](auto... all) {
+      seen().push_back(std::get<1>(std::tuple(all...)));
+      return real().cuLaunchKernel(all...);
     };
   }
   // Of the launches since the last call.
