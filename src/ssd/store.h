@@ -1,0 +1,207 @@
+// The SSD store: a log of segments on each path, its index in memory, space, recovery
+// and scrubbing. Owned by one thread (the Manager's core thread), which drives it by
+// calls and poll(); all I/O goes through Io and none of the calls but open() and close()
+// waits for it. On-disk format: ssd/format.h and docs/ssd-format.md.
+// Never reports a record that a reader could not verify, never reuses a segment with a
+// read in flight or before what superseded its records is durable, never lets go of memory
+// that the device may still write. Loads never wait for writes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "model/geometry.h"
+#include "orbitkv/types.h"
+#include "ssd/io.h"
+
+namespace orbitkv::ssd {
+
+// One group of one namespace: what a record's images look like. Written to every segment
+// that holds records of it, so that a segment can be read without an engine.
+struct SpaceShape {
+  struct Fragment {
+    std::uint32_t layer = 0;
+    std::uint16_t component = 0, encoding = 0;
+    std::uint64_t bytes = 0;
+    friend auto operator<=>(const Fragment&, const Fragment&) = default;
+  };
+  model::NamespaceDigest digest;
+  std::string text;  // the namespace, for lists; at most limits::kNamespaceBytes
+  GroupId group;
+  std::uint16_t shards = 1;
+  std::uint64_t slot_bytes = 0;         // of one image, header included
+  std::vector<Fragment> fragments;      // of one image, in layout order
+};
+using SpaceIndex = Id<struct SpaceIndexTag, std::uint32_t>;
+using StoredId = Id<struct StoredIdTag, std::uint32_t>;  // a record of the index
+inline constexpr StoredId kNotStored{0xFFFFFFFFu};
+
+// Names one version of one record: the number of a record may serve another one later.
+struct StoredRef {
+  StoredId id = kNotStored;
+  std::uint32_t generation = 0;
+  explicit operator bool() const { return id != kNotStored; }
+};
+
+// What a record keeps of an image: its header's digest and the revision that it names.
+struct ImageMark {
+  std::uint64_t digest = 0;
+  AllocationId revision;
+};
+
+// A block as it lies in memory: one image a shard. `memory` has slot_bytes rounded up to
+// the store's unit(), and is aligned to it; what lies behind slot_bytes is written as it is.
+struct SlotMemory {
+  std::span<std::byte> memory;
+  ImageMark mark;  // write: to be kept; read: filled in when the read is accepted
+};
+
+using TransferId = Id<struct TransferIdTag, std::uint64_t>;  // never 0, never reused
+
+// Why a write did not become a record. Counted by reason.
+enum class Refusal : std::uint8_t {
+  kNone,
+  kQueueFull,
+  kNoSpace,       // no segment can be had: the rest are being read
+  kIndexFull,
+  kDeviceError,   // EIO and the like
+  kWriteStopped,  // ENOSPC, EDQUOT, EROFS, a failed sync: that path takes no more writes
+  kDropped,       // the block or its namespace was dropped meanwhile
+  kCount,
+};
+// Why a record went, counted likewise; or why a read ended without bytes.
+enum class Loss : std::uint8_t { kNone, kReclaimed, kCorrupt, kNamespace, kReplaced, kDeviceError, kCount };
+
+struct StoreEvent {
+  enum class Kind : std::uint8_t {
+    kRead,     // ended: memory is the caller's again. ok: the headers are those of the record;
+               // fragments are verified by whoever restores them
+    kWritten,  // ended: memory is the caller's again. ok: the record can be found and read
+    kFlushed,  // of flush(), drop_space(): ok: it survives power loss
+  };
+  Kind kind;
+  TransferId transfer;
+  bool ok = false;
+  Refusal refusal = Refusal::kNone;  // kWritten, not ok
+  Loss loss = Loss::kNone;           // kRead, not ok
+};
+
+struct PathConfig {
+  std::string path;  // file (made if missing) or block device
+  ByteCount bytes;   // 0: half of what is free on the file system; the whole device
+};
+
+struct StoreConfig {
+  std::vector<PathConfig> paths;
+  ByteCount segment = 64 * kMiB;
+  std::uint32_t max_records = 0;             // 0: capacity / 64 KiB, within [2^16, 2^26]
+  Duration flush = milliseconds(1000);       // written records are durable this much later
+  std::uint32_t reinsert_percent = 25;       // most of a reclaimed segment that is kept, if hot
+  ByteCount scrub_per_second;                // 0: off
+  ByteCount write_queue = 256 * kMiB;        // accepted and not yet written; the daemon: at most 1/8 of the pool
+  int stop_fd = -1;                          // readable: open() gives up
+  std::function<void(const std::string&)> progress;  // lines for the log during open()
+};
+
+enum class PathState : std::uint8_t { kOk, kWriteStopped };
+struct PathStatus {
+  std::string path;
+  PathState state = PathState::kOk;
+  std::string why;  // of kWriteStopped, with the remedy
+  ByteCount capacity, used;
+  std::uint64_t records = 0;
+  std::uint32_t segments = 0, free_segments = 0;
+};
+
+struct StoreStats {
+  std::uint64_t records = 0, recovered = 0, damaged_batches = 0;  // the last two: at open()
+  ByteCount capacity, live, index;                     // index: bytes of memory
+  std::uint64_t reads = 0, writes = 0;                 // records
+  ByteCount read, written, reinserted, device_written;  // device_written / written: amplification
+  std::uint64_t scrubbed = 0, scrub_errors = 0;
+  std::array<std::uint64_t, static_cast<std::size_t>(Refusal::kCount)> refused{};
+  std::array<std::uint64_t, static_cast<std::size_t>(Loss::kCount)> lost{};
+  ByteCount queued;
+  double recovery_seconds = 0;
+};
+
+struct SpaceStatus {
+  model::NamespaceDigest digest;
+  std::string text;
+  std::uint64_t records = 0;
+  ByteCount bytes;
+  bool asked = false;  // an engine has interned it since the start
+};
+
+class Store {
+ public:
+  // Locks, checks or makes every path, rebuilds the index. Errors name the path and the
+  // remedy: in use by another Manager, another format version, not a store, too small, shrunk.
+  static Result<std::unique_ptr<Store>> open(const StoreConfig& config, Io& io);
+  // Takes no more; poll() goes on until closed(): everything that could be is durable and
+  // every segment has its footer. The caller has the deadline; a process whose device does
+  // not answer by then ends without unmapping anything.
+  void begin_close();
+  bool closed() const;
+  // As after a kill: waits for the device only.
+  ~Store();
+
+  // Memory of records: lengths and addresses are multiples of it.
+  std::uint32_t unit() const;
+
+  // ---- index; none of these does I/O ----
+  // One use more by an engine. kBusy: limits::kStoredSpaces. kReject: a block of it does not
+  // fit a segment (both sizes). Another shape than the recovered one: that one's records go.
+  Result<SpaceIndex> intern(const SpaceShape& shape);
+  void release(SpaceIndex space);  // one use less; a space without uses and records is forgotten
+  StoredRef find(SpaceIndex space, const BlockHash& hash) const;
+  // out[i] for hashes[i].
+  void find_batch(SpaceIndex space, std::span<const BlockHash> hashes, std::span<StoredRef> out) const;
+  // Counts as used: reclaim keeps it rather than others.
+  void touch(StoredRef record);
+  // A restore says that its bytes do not verify. Re-read and verified first (an engine may
+  // be wrong); if they are bad it is gone, after a restart too. Fences writes under way of
+  // the same mark. Nothing where it is gone.
+  void suspect(SpaceIndex space, const BlockHash& hash, const ImageMark& first_shard);
+  // Every record and write under way of the namespace. Ends in a kFlushed event, after which
+  // no restart brings it back. kBusy: limits::kSpaceDrops are under way.
+  struct Dropped {
+    TransferId flushed;
+    std::uint64_t records = 0;
+  };
+  Result<Dropped> drop_space(const model::NamespaceDigest& digest);
+  std::vector<SpaceStatus> spaces() const;
+  Result<TransferId> flush();
+
+  // ---- transfers; each accepted one ends in exactly one event ----
+  // One SlotMemory a shard; marks are filled in at once, `slots` is copied. kRecompute: the record is gone (a miss). kBusy: too many reads.
+  Result<TransferId> read(StoredRef record, std::span<SlotMemory> slots);
+  // The key may be stored already: then the newer record replaces it. kBusy: refused, counted.
+  Result<TransferId> write(SpaceIndex space, const BlockHash& hash, std::span<const SlotMemory> slots);
+
+  // Takes the results that are there, goes on with what waits (a bounded piece of work, so
+  // that sessions are served in between) and reports. At every Io::completion_fd() event
+  // and every 100 ms while active().
+  void poll(TimePoint now, std::vector<StoreEvent>& events);
+  bool active() const;  // something is in flight, waits, or is not durable yet
+  // No transfer names this memory (before a slab goes).
+  bool uses(std::span<const std::byte> memory) const;
+
+  StoreStats stats() const;
+  std::vector<PathStatus> paths() const;
+
+ private:
+  struct Impl;
+  explicit Store(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace orbitkv::ssd
