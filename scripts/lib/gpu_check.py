@@ -1,9 +1,11 @@
 """The steps of scripts/gpu-check (its help says what they are for)."""
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
 QUERY = "name,driver_version,uuid,pcie.link.gen.current,pcie.link.width.current,memory.total"
 WAITS_S = 60  # of the Manager's check
+SOAK_PROCESSES = 12  # at most; they take turns on the device
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 class Missing(Exception):
@@ -72,10 +76,12 @@ class Machine:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, 9)
                 process.wait()
-                raise Failed(f"did not end in time; see {log}") from None
+                status = None
             out.seek(0)
             text = out.read().decode(errors="replace")
             err.write(text.encode())
+        if status is None:
+            raise Failed(f"did not end in time: {last_line(log)}; see {log}")
         if status == SKIPPED:
             raise Missing(last_line(log))
         if status not in expected:
@@ -137,16 +143,38 @@ def copier_test(machine, step, cases, environment=None):
     text = machine.run(step, command, environment)
     if "nothing tested" in text:
         raise Missing(text.strip())
-    return [{step: line} for line in text.splitlines() if "PASSED" in line or line.startswith("soak")]
+    return text.splitlines()
 
 
 def suites(machine):
-    return copier_test(machine, "suites", "-GpuSoak.*")
+    lines = copier_test(machine, "suites", "-GpuSoak.*")
+    return [{"suites": line} for line in lines if "PASSED" in line]
+
+
+def soak_share(machine, seed, rounds):
+    """The last word of one process."""
+    step = f"soak-{seed}"
+    asked = {"ORBITKV_SOAK_ROUNDS": str(rounds), "ORBITKV_SOAK_SEED": str(seed)}
+    found = [line for line in copier_test(machine, step, "GpuSoak.*", asked) if line.startswith("soak: ")]
+    if len(found) != 1 or not found[0].startswith(f"soak: {rounds} rounds"):
+        raise Failed(f"seed {seed} did not tell of {rounds} rounds; see {machine.out / step}.log")
+    return found[0]
+
+
+def sum_of(lines):
+    """One line with the numbers of all added up."""
+    sums = iter([sum(column) for column in zip(*(map(float, NUMBER.findall(line)) for line in lines), strict=True)])
+    return NUMBER.sub(lambda number: f"{next(sums):.{3 if '.' in number[0] else 0}f}", lines[0])
 
 
 def soak(machine):
+    """Processes side by side, with a seed each, that make the rounds together."""
     rounds = machine.arguments.soak or (1000 if machine.arguments.quick else 10000)
-    return copier_test(machine, "soak", "GpuSoak.*", {"ORBITKV_SOAK_ROUNDS": str(rounds)})
+    count = min(SOAK_PROCESSES, os.cpu_count() or 1, rounds)
+    shares = [rounds // count + (i < rounds % count) for i in range(count)]
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        lines = list(pool.map(lambda i: soak_share(machine, i + 1, shares[i]), range(count)))
+    return [{"soak": sum_of(lines), "processes": count}]
 
 
 def bench(machine, name, extra=()):

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 #include <vector>
 
 #include "base/checksum.h"
 #include "base/text.h"
+#include "base/time.h"
 #include "device/cuda/cuda_device.h"
 #include "model/slot_image.h"
 #include "tests/cuda/soak_layouts.h"
@@ -17,7 +19,9 @@ namespace {
 
 constexpr std::uint64_t kArena = 24 << 20;  // pages on the device
 constexpr std::uint64_t kSlab = 24 << 20;   // each of two
+constexpr std::uint32_t kNoiseRoom = 4096;
 constexpr std::byte kGuardByte{0xA5};
+constexpr Duration kBetweenLines = seconds(5);
 
 // Pinned on this side, so that a round costs little.
 class Pinned {
@@ -60,12 +64,12 @@ class Soak {
         random_(options.seed),
         memory_(make_memory(bed)),
         events_(make_events(bed)),
+        noise_(bed, kArena + kNoiseRoom),
         mirror_(bed, kArena),
-        seen_(bed, kArena),
-        noise_(kArena + 4096) {
-    for (std::size_t i = 0; i + 8 <= noise_.size(); i += 8) {
+        seen_(bed, kArena) {
+    for (std::size_t i = 0; i < kArena + kNoiseRoom; i += 8) {
       const std::uint64_t word = random_.engine()();
-      std::memcpy(&noise_[i], &word, 8);
+      std::memcpy(noise_.data() + i, &word, 8);
     }
     arena_ = memory_->alloc(ByteCount(kArena));
     std::byte* slabs = memory_->alloc_slab(ByteCount(2 * kSlab));
@@ -82,11 +86,25 @@ class Soak {
   }
 
   SoakReport run() {
-    for (std::uint32_t i = 0; i < options_.rounds && report_.wrong_bytes == 0; ++i) round();
+    TimePoint next = monotonic_now() + kBetweenLines;
+    for (std::uint32_t i = 0; i < options_.rounds && report_.wrong_bytes == 0; ++i) {
+      round();
+      if (monotonic_now() < next) continue;
+      next = monotonic_now() + kBetweenLines;
+      say_progress();
+    }
     return report_;
   }
 
  private:
+  void say_progress() const {
+    std::printf("soak seed %llu: %llu of %u rounds, %llu wrong bytes\n",
+                static_cast<unsigned long long>(options_.seed),
+                static_cast<unsigned long long>(report_.rounds), options_.rounds,
+                static_cast<unsigned long long>(report_.wrong_bytes));
+    std::fflush(stdout);
+  }
+
   void open(const CudaDeviceOptions& options) {
     auto made = make_cuda_device(injector_.table, bed_.device, options);
     EXPECT_TRUE(made.ok()) << made.error().message();
@@ -117,8 +135,8 @@ class Soak {
   }
 
   void new_pages() {
-    std::memcpy(mirror_.data(), &noise_[random_.upto(4095)], used_);
-    memory_->write(arena_, mirror_.first(used_));
+    held_ = std::span(noise_.data() + random_.upto(kNoiseRoom - 1), used_);
+    memory_->write(arena_, held_);
   }
 
   // Somewhere in the slabs, guards between them.
@@ -162,10 +180,13 @@ class Soak {
     }
   }
   std::vector<std::byte> page(const Image& image) {
-    std::vector<std::byte> bytes;
+    std::vector<std::byte> bytes(groups_[image.group].layout.slot_bytes);
+    std::byte* to = bytes.data();
     each_row(image, [&](std::uint64_t at, std::uint64_t n) {
-      bytes.insert(bytes.end(), mirror_.data() + at, mirror_.data() + at + n);
+      std::memcpy(to, held_.data() + at, n);
+      to += n;
     });
+    bytes.resize(static_cast<std::size_t>(to - bytes.data()));
     return bytes;
   }
 
@@ -248,9 +269,10 @@ class Soak {
   bool finish(Copier& copier, CopyTicket ticket, const std::vector<LayerEvent>& events) {
     std::optional<CopyEnd> end;
     bool watch = false;
+    std::size_t fired = 0;
     while (!end) {
       if (!watch && !events.empty() && copier.enqueued(ticket)) watch = true;
-      if (watch) check_order(events);
+      if (watch) check_order(events, fired);
       end = copier.poll(ticket);
     }
     report_.bytes += end->stats.bytes;
@@ -268,14 +290,18 @@ class Soak {
     }
     return false;
   }
-  // From the last on: one that fires in between is seen with the earlier ones.
-  void check_order(const std::vector<LayerEvent>& events) {
+  // From the last on: one that fires in between is seen with the earlier ones. The first
+  // `fired` have been seen, and stay as they are.
+  void check_order(const std::vector<LayerEvent>& events, std::size_t& fired) {
+    std::size_t done_from = events.size();
     bool later = false;
-    for (auto event = events.rbegin(); event != events.rend(); ++event) {
-      const bool done = events_->done(event->event);
+    for (std::size_t i = events.size(); i > fired; --i) {
+      const bool done = events_->done(events[i - 1].event);
       report_.late_layers += later && !done;
       later |= done;
+      if (!done) done_from = i - 1;
     }
+    fired = done_from;
   }
 
   // ---- what came of it ----
@@ -318,6 +344,8 @@ class Soak {
   }
 
   void check_pages() {
+    std::memcpy(mirror_.data(), held_.data(), used_);
+    held_ = mirror_.first(used_);
     for (const Image& image : images_) {
       report_.wrong_verdicts += image.slot.verified == image.damaged;
       check_guards(image);
@@ -336,10 +364,10 @@ class Soak {
     for (const Image& image : images_) {
       if (!image.damaged) continue;
       each_row(image, [&](std::uint64_t at, std::uint64_t n) {
-        std::memcpy(seen_.data() + at, mirror_.data() + at, n);
+        std::memcpy(seen_.data() + at, held_.data() + at, n);
       });
     }
-    report_.wrong_bytes += differences(seen_.data(), mirror_.data(), used_);
+    report_.wrong_bytes += differences(seen_.data(), held_.data(), used_);
   }
 
   Injector injector_;
@@ -349,8 +377,8 @@ class Soak {
   std::unique_ptr<suite::DeviceMemory> memory_;
   std::unique_ptr<suite::DeviceEvents> events_;
   std::vector<EventHandle> layer_events_;
-  Pinned mirror_, seen_;
-  std::vector<std::byte> noise_;
+  Pinned noise_, mirror_, seen_;
+  std::span<const std::byte> held_;  // what the pages should hold
   std::byte* arena_ = nullptr;
   std::array<std::span<std::byte>, 2> slabs_;
   std::vector<std::shared_ptr<Device>> devices_;

@@ -1,7 +1,8 @@
 // Random rounds of save and restore through every path of the copier, on any driver table:
 // random geometry, blocks, places, methods, fences, layer events, damaged images and calls
 // of the driver that fail. After each restore the whole destination and what lies around
-// every image is compared with what it should be. Tests only.
+// every image is compared with what it should be. Says every few seconds on stdout how far
+// it is. Tests only.
 #pragma once
 
 #include <cstdint>

@@ -18,29 +18,59 @@ void expect_ok(CuResult code, const char* what) {
   EXPECT_EQ(code, kCuSuccess) << what;
 }
 
+// The primary context, held for whoever works on it often: to retain it costs more than
+// many a call.
+class Primary {
+ public:
+  explicit Primary(const Bed& bed) : bed_(bed) {
+    expect_ok(bed.driver->cuDevicePrimaryCtxRetain(&context_, bed.device), "cuDevicePrimaryCtxRetain");
+  }
+  ~Primary() { bed_.driver->cuDevicePrimaryCtxRelease(bed_.device); }
+  Primary(const Primary&) = delete;
+
+  class Scope {
+   public:
+    explicit Scope(const Primary& primary) : d_(*primary.bed_.driver) {
+      expect_ok(d_.cuCtxPushCurrent(primary.context_), "cuCtxPushCurrent");
+    }
+    ~Scope() {
+      CuContext context = nullptr;
+      d_.cuCtxPopCurrent(&context);
+    }
+    Scope(const Scope&) = delete;
+
+   private:
+    const Driver& d_;
+  };
+
+ private:
+  const Bed bed_;
+  CuContext context_ = nullptr;
+};
+
 class Memory final : public suite::DeviceMemory {
  public:
-  explicit Memory(const Bed& bed) : bed_(bed), d_(*bed.driver) {}
+  explicit Memory(const Bed& bed) : d_(*bed.driver), primary_(bed) {}
   ~Memory() override {
-    PrimaryScope scope(bed_);
+    Primary::Scope scope(primary_);
     for (std::byte* at : taken_) d_.cuMemFree(address(at));
     for (const auto& [at, bytes] : slabs_) ::munmap(at, bytes);
   }
   std::byte* alloc(ByteCount bytes) override {
-    PrimaryScope scope(bed_);
+    Primary::Scope scope(primary_);
     CuPtr at = 0;
     expect_ok(d_.cuMemAlloc(&at, bytes.value), "cuMemAlloc");
     taken_.push_back(reinterpret_cast<std::byte*>(at));
     return taken_.back();
   }
   void write(std::byte* to, std::span<const std::byte> bytes) override {
-    PrimaryScope scope(bed_);
+    Primary::Scope scope(primary_);
     expect_ok(d_.cuMemcpyHtoD(address(to), bytes.data(), bytes.size()), "cuMemcpyHtoD");
     // Pageable bytes may still be on their way from the driver's buffer.
     expect_ok(d_.cuStreamSynchronize(nullptr), "cuStreamSynchronize");
   }
   void read(std::span<std::byte> out, const std::byte* from) override {
-    PrimaryScope scope(bed_);
+    Primary::Scope scope(primary_);
     expect_ok(d_.cuMemcpyDtoH(out.data(), address(from), out.size()), "cuMemcpyDtoH");
   }
   std::byte* alloc_slab(ByteCount bytes) override {
@@ -52,8 +82,8 @@ class Memory final : public suite::DeviceMemory {
   }
 
  private:
-  const Bed bed_;
   const Driver& d_;
+  const Primary primary_;
   std::vector<std::byte*> taken_;
   std::map<void*, std::size_t> slabs_;
 };
@@ -61,8 +91,8 @@ class Memory final : public suite::DeviceMemory {
 // Stands still at a word of pinned memory.
 class Events final : public suite::DeviceEvents {
  public:
-  explicit Events(const Bed& bed) : bed_(bed), d_(*bed.driver) {
-    PrimaryScope scope(bed_);
+  explicit Events(const Bed& bed) : d_(*bed.driver), primary_(bed) {
+    Primary::Scope scope(primary_);
     void* at = nullptr;
     expect_ok(d_.cuMemHostAlloc(&at, 64, kHostAllocPortable | kHostAllocDeviceMap), "cuMemHostAlloc");
     word_ = static_cast<std::uint32_t*>(at);
@@ -72,35 +102,35 @@ class Events final : public suite::DeviceEvents {
   }
   ~Events() override {
     release();
-    PrimaryScope scope(bed_);
+    Primary::Scope scope(primary_);
     d_.cuStreamSynchronize(stream_);
     for (CuEvent event : made_) d_.cuEventDestroy(event);
     d_.cuStreamDestroy(stream_);
     d_.cuMemFreeHost(word_);
   }
   EventHandle make() override {
-    PrimaryScope scope(bed_);
+    Primary::Scope scope(primary_);
     CuEvent event = nullptr;
     expect_ok(d_.cuEventCreate(&event, kEventDisableTiming), "cuEventCreate");
     made_.push_back(event);
     return {reinterpret_cast<std::uint64_t>(event)};
   }
   bool done(EventHandle event) override {
-    PrimaryScope scope(bed_);
+    Primary::Scope scope(primary_);
     const CuResult code = d_.cuEventQuery(reinterpret_cast<CuEvent>(event.value));
     EXPECT_TRUE(code == kCuSuccess || code == kCuNotReady) << code;
     return code == kCuSuccess;
   }
   StreamHandle hold() override {
-    PrimaryScope scope(bed_);
+    Primary::Scope scope(primary_);
     expect_ok(d_.cuStreamWaitValue32(stream_, device_word_, ++held_, kAtLeast), "cuStreamWaitValue32");
     return {reinterpret_cast<std::uint64_t>(stream_)};
   }
   void release() override { __atomic_store_n(word_, held_, __ATOMIC_RELEASE); }
 
  private:
-  const Bed bed_;
   const Driver& d_;
+  const Primary primary_;
   std::uint32_t* word_ = nullptr;
   CuPtr device_word_ = 0;
   std::uint32_t held_ = 0;

@@ -1,6 +1,7 @@
 // The conformance suites and the soak on a real GPU (ordinal 0 of this process):
 //   gpu_copier_test                                 the suites and a short soak
 //   ORBITKV_SOAK_ROUNDS=100000 ORBITKV_SOAK_SEED=7 gpu_copier_test --gtest_filter=*Soak*
+//                                                   (gpu-check has several do it side by side)
 // Without a driver or a GPU it says what is missing, and succeeds.
 #include <gtest/gtest.h>
 

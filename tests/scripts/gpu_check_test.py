@@ -116,6 +116,37 @@ class Round(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("did not end in time", found["failed"]["publish"])
 
+    def soak(self, script, *arguments):
+        self.program("orbitkv", "exit 0")
+        self.program("gpu_copier_test", script)
+        with mock.patch.object(os, "cpu_count", return_value=3):
+            return self.check("--only", "soak", *arguments)
+
+    def test_a_soak_is_shared_out_and_summed(self):
+        line = "soak: $ORBITKV_SOAK_ROUNDS rounds, 0.500 GB copied; wrong bytes $((ORBITKV_SOAK_SEED - 1))"
+        status, found = self.soak(f'echo "soak seed 1: 1 of 3 rounds, 0 wrong bytes"; echo "{line}"', "--soak", "100")
+        self.assertEqual(status, 0)
+        told = found["steps"]["soak"]["lines"]
+        self.assertEqual(told, [{"soak": "soak: 100 rounds, 1.500 GB copied; wrong bytes 3", "processes": 3}])
+
+    def test_a_soak_that_one_process_fails_has_failed(self):
+        script = 'echo "soak: $ORBITKV_SOAK_ROUNDS rounds"; [ "$ORBITKV_SOAK_SEED" != 3 ]'
+        status, found = self.soak(script, "--soak", "100")
+        self.assertEqual(status, 1)
+        self.assertIn("soak-3.log", found["failed"]["soak"])
+
+    def test_a_soak_with_fewer_rounds_than_asked_for_has_failed(self):
+        status, found = self.soak('echo "soak: 33 rounds"', "--soak", "100")
+        self.assertEqual(status, 1)
+        self.assertIn("seed 1 did not tell of 34 rounds", found["failed"]["soak"])
+
+    def test_a_soak_that_does_not_end_says_how_far_it_was(self):
+        script = 'echo "soak seed 1: 40 of 100 rounds, 0 wrong bytes"; exec sleep 60'
+        at_once = {name: (function, 0) for name, (function, _) in gpu_check.STEPS.items()}
+        with mock.patch.dict(gpu_check.STEPS, at_once):
+            _, found = self.soak(script, "--soak", "100", "--limit", "1")
+        self.assertIn("did not end in time: soak seed 1: 40 of 100 rounds", found["failed"]["soak"])
+
     def test_a_step_that_no_longer_fits_is_named(self):
         self.program("orbitkv", "exit 0")
         _, found = self.check("--only", "copy", "--limit", "8")
