@@ -37,6 +37,7 @@ inline constexpr std::uint32_t kNamespaceBytes = 512;
 inline constexpr std::uint32_t kDeviceNameBytes = 64;
 inline constexpr std::uint32_t kPeerNameBytes = 128;  // program and version, in Hello and its reply
 inline constexpr std::uint32_t kSocketErrorBytes = 1024;
+inline constexpr std::uint32_t kControlBytes = 16 * 1024;  // of one command of the operator
 
 // Shapes.
 inline constexpr std::uint32_t kBlockHashBytes = 32;
@@ -62,5 +63,14 @@ inline constexpr std::uint32_t kSlabs = 4096;
 inline constexpr ByteCount kSlabBytes = kGiB;
 inline constexpr ByteCount kHugePageBytes = 2 * kMiB;
 inline constexpr std::uint32_t kProbeWindow = 32;  // residency index
+
+// SSD store: format (docs/ssd-format.md).
+inline constexpr std::uint32_t kSpaceDrops = 64;       // namespaces dropped, records not yet reclaimed
+inline constexpr std::uint32_t kStoredSpaces = 4096;   // groups of namespaces that a store knows
+inline constexpr std::uint32_t kSegmentSpaces = 256;   // of them in one segment
+inline constexpr std::uint32_t kDescriptorPages = 64;  // of one batch
+inline constexpr ByteCount kSegmentBytesLeast = 256 * kKiB;
+inline constexpr ByteCount kSegmentBytesMost = kGiB;
+inline constexpr std::uint32_t kPathSegments = 1u << 20;  // 64 TiB of the usual 64 MiB
 
 }  // namespace orbitkv::limits
