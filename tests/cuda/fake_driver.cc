@@ -200,6 +200,16 @@ std::uint32_t FakeDriver::calls(const std::string& entry) const {
   return state_->counts[entry];
 }
 
+std::map<std::string, std::uint32_t> FakeDriver::all_calls() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->counts;
+}
+
+std::vector<std::uint32_t> FakeDriver::grids() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->grids;
+}
+
 std::uint32_t FakeDriver::registrations() const {
   std::lock_guard lock(state_->mutex);
   std::uint32_t count = 0;

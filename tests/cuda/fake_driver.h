@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -95,6 +96,9 @@ class FakeDriver {
 
   // Observation.
   std::uint32_t calls(const std::string& entry) const;
+  std::map<std::string, std::uint32_t> all_calls() const;  // by entry
+  // Thread blocks of each launch, oldest first.
+  std::vector<std::uint32_t> grids() const;
   std::uint32_t registrations() const;
   // What was executed, oldest first: "launch orbitkv_copy_16", "flag 3", "copy", "record",
   // "batch", "copy2d", "sum", "work", "register", "unregister".

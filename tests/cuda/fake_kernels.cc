@@ -308,6 +308,7 @@ CuResult enqueue_kernel(State& state, const Function& function, const LaunchShap
   if ((kernel.bulk && shape.block != most) || shape.block % 32 != 0)
     state.complain(kernel.name + ": threads");
   if (kernel.bulk && gpu.major < 9) state.complain("bulk copies on a part that has none");
+  state.grids.push_back(shape.grid);
   auto run = std::make_shared<Run>(state, *stream.context, function.name, shape,
                                    *static_cast<const PlanLaunch*>(parameters));
   state.enqueue(stream, {.entry = "cuLaunchKernel",

@@ -1,6 +1,5 @@
 // How copies are started: by which method and with how many thread blocks.
 #include <algorithm>
-#include <tuple>
 #include <vector>
 
 #include "device/cuda/windows.h"
@@ -9,40 +8,10 @@
 namespace orbitkv::device::cuda {
 namespace {
 
-// A driver table that remembers how many thread blocks each launch had.
-class Grids {
- public:
-  explicit Grids(const Driver& base) : table(base) {
-    real() = base;
-    seen().clear();
-    table.cuLaunchKernel = [](auto... all) {
-      seen().push_back(std::get<1>(std::tuple(all...)));
-      return real().cuLaunchKernel(all...);
-    };
-  }
-  // Of the launches since the last call.
-  static std::vector<unsigned> take() { return std::exchange(seen(), {}); }
-
-  Driver table;
-
- private:
-  static Driver& real() {
-    static Driver driver;
-    return driver;
-  }
-  static std::vector<unsigned>& seen() {
-    static std::vector<unsigned> all;
-    return all;
-  }
-};
-
 class LaunchTest : public FakeDeviceTest {
  protected:
-  ~LaunchTest() override { device.reset(); }
   std::unique_ptr<suite::Rig> rig_on(CuDevice ordinal, const suite::EngineLayout& layout, CopyPace pace) {
-    auto made = make_cuda_device(grids_.table, ordinal, {});
-    EXPECT_TRUE(made.ok()) << made.error().message();
-    device = checked({&grids_.table, ordinal}, *made, {.wait_for_slabs = true});
+    device = make({}, ordinal);
     auto rig =
         std::make_unique<suite::Rig>(implementation(device, ordinal), layout, CopierOptions{.pace = pace});
     rig->fill_pages(7);
@@ -60,8 +29,6 @@ class LaunchTest : public FakeDeviceTest {
       sum += fake.calls(entry);
     return sum;
   }
-
-  Grids grids_{driver};
 };
 
 constexpr std::uint64_t kSizes[] = {2048, 16384, 32768, 65536, 262144, kDirectFromFull};
@@ -74,12 +41,15 @@ TEST_F(LaunchTest, GentleCopiesTakeASmallWindowOfTheKernel) {
       auto rig = rig_on(ordinal, suite::contiguous("gentle", {bytes, bytes}), CopyPace::kGentle);
       std::vector<SlotCopy> slots = rig->new_slots({1, 4, 7});
       for (const Direction direction : {Direction::kSave, Direction::kRestore}) {
+        const std::size_t before = fake.grids().size();
         const CopyEnd end = run(*rig, direction, slots);
         EXPECT_TRUE(end.status.ok());
         EXPECT_EQ(end.stats.method, CopyMethod::kKernel) << bytes;
         const std::uint32_t most = std::max(windows.of(direction, CopyPace::kGentle, bytes).ctas,
                                             windows.any_ctas_of(CopyPace::kGentle));
-        for (const unsigned ctas : Grids::take()) EXPECT_LE(ctas, most) << bytes;
+        const std::vector<std::uint32_t> grids = fake.grids();
+        ASSERT_GT(grids.size(), before);
+        for (std::size_t i = before; i < grids.size(); ++i) EXPECT_LE(grids[i], most) << bytes;
       }
     }
   }

@@ -149,6 +149,7 @@ class State {
   static constexpr std::uint32_t kAllFlags = ~0u;
   std::uint32_t flags_until_stall = kAllFlags;
   std::vector<std::string> history, broken;
+  std::vector<std::uint32_t> grids;  // of launches
 
  private:
   void schedule();

@@ -54,7 +54,10 @@ class Injector {
     static std::atomic<std::uint32_t> left{0};
     return left;
   }
-  static bool due() { return countdown() > 0 && --countdown() == 0; }
+  static bool due() {
+    if (countdown() == 0) return false;
+    return --countdown() == 0;
+  }
 };
 
 class Random {
