@@ -129,8 +129,14 @@ static int restore_all(orbitkv_client* client, orbitkv_registration memory, cons
   orbitkv_error error;
   const orbitkv_query query = prompt_query(instance, "request 1");
   orbitkv_load load = ORBITKV_LOAD_INIT;
-  if (orbitkv_query_prefetch(client, &query, hit, &load.lease, &error)) return fail("query", &error);
+  orbitkv_hit found = ORBITKV_HIT_INIT;
+  for (;; nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL)) {
+    if (orbitkv_query_prefetch(client, &query, &found, &error)) return fail("query", &error);
+    if (!found.loading) break;  // blocks that come from SSD are in memory now
+  }
+  *hit = found.blocks;
   if (*hit == 0) return 0;  // nothing is there, and nothing is leased
+  load.lease = found.lease;
   load.blocks = blocks;
   load.block_count = *hit;
   orbitkv_restore restore = ORBITKV_RESTORE_INIT;

@@ -100,12 +100,14 @@ struct OperationHandle {
 };  // of a save or a restore
 
 struct Candidates {
-  std::uint32_t hit_blocks = 0;              // leading run
-  std::vector<std::uint32_t> hit_positions;  // every resident position
+  std::uint32_t hit_blocks = 0;                 // leading run, in memory or stored
+  std::vector<std::uint32_t> hit_positions;     // every position that is in memory
+  std::vector<std::uint32_t> stored_positions;  // that is on SSD and not in memory
 };
 struct Ready {
   std::uint32_t hit_blocks = 0;
-  LeaseId lease;  // zero if hit_blocks = 0
+  LeaseId lease;         // zero if hit_blocks = 0 or loading
+  bool loading = false;  // the run is on its way into memory: ask again with the same id and hashes
 };
 
 struct SaveGroup {
@@ -175,7 +177,9 @@ class Client {
 
   Outcome query_candidates(InstanceId instance, std::span<const BlockHash> hashes,
                            std::string_view request_id, std::uint16_t group, Candidates& out);
-  // Leases the leading run. The same request id and hashes answer the same lease again.
+  // Leases the leading run. The same request id and hashes answer the same lease again. While
+  // blocks of the run come from SSD the answer is `loading`; it ends in a lease (perhaps of a
+  // shorter run) within the Manager's --load-wait, so asking again every few milliseconds will do.
   Outcome query_prefetch(InstanceId instance, std::span<const BlockHash> hashes, std::string_view request_id,
                          std::uint16_t group, Ready& out);
   Outcome release(LeaseId lease);

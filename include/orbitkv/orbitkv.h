@@ -208,22 +208,30 @@ typedef struct orbitkv_query {
 } orbitkv_query;
 #define ORBITKV_QUERY_INIT {sizeof(orbitkv_query), {{0}}, NULL, 0, NULL, 0}
 
-// Indices of resident hashes, ascending.
+// Indices of hashes that are in the Manager's memory, ascending.
 typedef struct orbitkv_positions {
   uint32_t* positions;  // the caller's array of `capacity` entries; NULL with 0: only the count
   size_t capacity;
   size_t count;  // out: how many there are, also where that is more than the capacity
 } orbitkv_positions;
-// Which blocks are there. Pins nothing. hit_blocks: the leading run. hit_blocks and
-// positions may be NULL.
+// Which blocks are there. Pins nothing. hit_blocks: the leading run of blocks in memory or
+// stored on SSD. hit_blocks and positions may be NULL.
 ORBITKV_API orbitkv_action orbitkv_query_candidates(orbitkv_client* client, const orbitkv_query* query,
                                                     uint32_t* hit_blocks, orbitkv_positions* positions,
                                                     orbitkv_error* error);
-// Leases the leading run: restore it or release it. A miss is OK with hit_blocks 0 and no
-// lease. The same request id and hashes are answered with the same lease again.
+// What a query found: the leading run.
+typedef struct orbitkv_hit {
+  size_t size;
+  uint32_t blocks;      // 0: a miss
+  int32_t loading;      // 1: they come from SSD and are not in memory yet; no lease so far
+  orbitkv_lease lease;  // restore it or release it
+} orbitkv_hit;
+#define ORBITKV_HIT_INIT {sizeof(orbitkv_hit), 0, 0, {{0}}}
+// Leases the leading run. The same request id and hashes are answered with the same lease
+// again. While `loading`, ask again every few milliseconds, or cancel: it ends in a lease,
+// perhaps of fewer blocks, or in a miss.
 ORBITKV_API orbitkv_action orbitkv_query_prefetch(orbitkv_client* client, const orbitkv_query* query,
-                                                  uint32_t* hit_blocks, orbitkv_lease* lease,
-                                                  orbitkv_error* error);
+                                                  orbitkv_hit* hit, orbitkv_error* error);
 // Gives back a lease that is not restored, or not to its end. Of one that is gone already
 // nothing is left to do, which is OK. REJECT: it is another instance's.
 ORBITKV_API orbitkv_action orbitkv_release(orbitkv_client* client, const orbitkv_lease* lease,

@@ -82,7 +82,7 @@ nb::tuple query_candidates(Client& self, nb::bytes instance, const BlockHashes& 
   client::Candidates out;
   const auto id = to_id<InstanceId>(instance);
   without_gil([&] { return self.query_candidates(id, hashes.view(), request_id, group, out); });
-  return nb::make_tuple(out.hit_blocks, out.hit_positions);
+  return nb::make_tuple(out.hit_blocks, out.hit_positions, out.stored_positions);
 }
 
 nb::tuple query_prefetch(Client& self, nb::bytes instance, const BlockHashes& hashes,
@@ -90,7 +90,7 @@ nb::tuple query_prefetch(Client& self, nb::bytes instance, const BlockHashes& ha
   client::Ready out;
   const auto id = to_id<InstanceId>(instance);
   without_gil([&] { return self.query_prefetch(id, hashes.view(), request_id, group, out); });
-  return nb::make_tuple(out.hit_blocks, from_lease(out.lease));
+  return nb::make_tuple(out.hit_blocks, from_lease(out.lease), out.loading);
 }
 
 // groups: [(group, uint32 array of blocks, BlockHashes)]

@@ -173,8 +173,8 @@ class CacheManagerClient:
         self, instance: bytes, hashes: Iterable[bytes], req_id: str, group_id: int = 0
     ) -> QueryCandidates:
         """Which positions are there. Pins nothing."""
-        blocks, positions = self._core.query_candidates(instance, self.hashes(hashes), req_id, group_id)
-        return QueryCandidates(blocks, tuple(positions))
+        blocks, positions, stored = self._core.query_candidates(instance, self.hashes(hashes), req_id, group_id)
+        return QueryCandidates(blocks, tuple(positions), tuple(stored))
 
     def query_prefetch(
         self,
@@ -186,12 +186,14 @@ class CacheManagerClient:
     ) -> QueryReady | QueryLoading:
         """Leases the leading run. The same request and hashes get the same lease again.
 
-        Everything is in memory so far, so the answer is always Ready and
-        `wait_for_full_prefix` has nothing to wait for.
+        Ready at once if all of the run is in memory. Loading while blocks of it come from SSD:
+        ask again with the same request and hashes. That ends in Ready, with fewer blocks where
+        reading failed or took longer than the Manager's --load-wait. `wait_for_full_prefix`
+        concerns blocks of other hosts and changes nothing yet.
         """
         del wait_for_full_prefix
-        blocks, lease = self._core.query_prefetch(instance, self.hashes(hashes), req_id, group_id)
-        return QueryReady(blocks, lease)
+        blocks, lease, loading = self._core.query_prefetch(instance, self.hashes(hashes), req_id, group_id)
+        return QueryLoading(blocks) if loading else QueryReady(blocks, lease)
 
     def release(self, lease: bytes) -> None:
         """Gives back a lease that is not restored, or not to its end."""

@@ -46,8 +46,11 @@ class Registration:
 
 @dataclass(frozen=True)
 class QueryCandidates:
+    """hit_blocks: the leading run in memory or on SSD; positions that are in memory, and that are stored only."""
+
     hit_blocks: int
     hit_positions: tuple[int, ...]
+    stored_positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class QueryReady:
 
 @dataclass(frozen=True)
 class QueryLoading:
-    """The blocks are on their way into memory: ask again."""
+    """The run is on its way from SSD into memory: ask again, or cancel_query()."""
 
     hit_blocks: int
 

@@ -227,18 +227,22 @@ orbitkv_action orbitkv_query_candidates(orbitkv_client* client, const orbitkv_qu
   });
 }
 
-orbitkv_action orbitkv_query_prefetch(orbitkv_client* client, const orbitkv_query* query,
-                                      uint32_t* hit_blocks, orbitkv_lease* lease, orbitkv_error* error) {
+orbitkv_action orbitkv_query_prefetch(orbitkv_client* client, const orbitkv_query* query, orbitkv_hit* hit,
+                                      orbitkv_error* error) {
   return with_client(client, error, [&](Client& c) {
-    if (hit_blocks == nullptr || lease == nullptr) return reject("hit_blocks or lease is NULL");
+    Outcome outcome = orbitkv::capi::check_out(hit);
+    if (!outcome.ok()) return outcome;
     orbitkv::capi::Query q;
-    Outcome outcome = orbitkv::capi::to_query(query, q);
+    outcome = orbitkv::capi::to_query(query, q);
     if (!outcome.ok()) return outcome;
     orbitkv::client::Ready ready;
     outcome = c.query_prefetch(q.instance, q.hashes, q.request_id, q.group, ready);
     if (!outcome.ok()) return outcome;
-    *hit_blocks = ready.hit_blocks;
-    *lease = orbitkv::capi::from_lease(ready.lease);
+    orbitkv_hit value = ORBITKV_HIT_INIT;
+    value.blocks = ready.hit_blocks;
+    value.loading = ready.loading ? 1 : 0;
+    value.lease = orbitkv::capi::from_lease(ready.lease);
+    orbitkv::capi::write_sized(value, hit);
     return outcome;
   });
 }

@@ -40,6 +40,7 @@ struct Arguments {
   orbitkv_operation_report report = ORBITKV_OPERATION_REPORT_INIT;
   orbitkv_health_info health = ORBITKV_HEALTH_INIT;
   orbitkv_lease lease = {{1}};
+  orbitkv_hit hit = ORBITKV_HIT_INIT;
   orbitkv_hash hash = {};
   orbitkv_operation operation = {0};
   orbitkv_registration registration = {0};
@@ -71,7 +72,7 @@ std::vector<Call> calls_of(Arguments& a) {
       {"unregister", [](C c, E e) { return orbitkv_unregister(c, kNoRegistration, e); }},
       {"query_candidates",
        [&](C c, E e) { return orbitkv_query_candidates(c, &a.query, &a.hits, nullptr, e); }},
-      {"query_prefetch", [&](C c, E e) { return orbitkv_query_prefetch(c, &a.query, &a.hits, &a.lease, e); }},
+      {"query_prefetch", [&](C c, E e) { return orbitkv_query_prefetch(c, &a.query, &a.hit, e); }},
       {"release", [&](C c, E e) { return orbitkv_release(c, &a.lease, e); }},
       {"cancel_query", [&](C c, E e) { return orbitkv_cancel_query(c, &a.query, e); }},
       {"start_save",
@@ -120,9 +121,8 @@ TEST(Orbitkv, NoArgumentIsAnAnswerOfEveryCall) {
   EXPECT_EQ(orbitkv_register(c, nullptr, &a.registration, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_register(c, &a.memory, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_query_candidates(c, nullptr, nullptr, nullptr, &e), ORBITKV_REJECT);
-  EXPECT_EQ(orbitkv_query_prefetch(c, &a.query, nullptr, &a.lease, &e), ORBITKV_REJECT);
-  EXPECT_EQ(orbitkv_query_prefetch(c, &a.query, &a.hits, nullptr, &e), ORBITKV_REJECT);
-  EXPECT_EQ(orbitkv_query_prefetch(c, nullptr, &a.hits, &a.lease, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_query_prefetch(c, &a.query, nullptr, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_query_prefetch(c, nullptr, &a.hit, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_release(c, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_cancel_query(c, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_start_save(c, kNoRegistration, nullptr, &a.operation, &e), ORBITKV_REJECT);

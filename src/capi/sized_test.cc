@@ -40,6 +40,7 @@ TEST(Sized, VersionOneLaysItsStructsOutLikeThis) {
   EXPECT_EQ(offsetof(orbitkv_group, writer), 14u);
   EXPECT_EQ(offsetof(orbitkv_memory, layer_count), 80u);
   EXPECT_EQ(offsetof(orbitkv_query, group), 48u);
+  EXPECT_EQ(offsetof(orbitkv_hit, lease), 16u);
   EXPECT_EQ(offsetof(orbitkv_save_group, count), 32u);
   EXPECT_EQ(offsetof(orbitkv_save, ready_stream), 24u);
   EXPECT_EQ(offsetof(orbitkv_load, block_count), 40u);

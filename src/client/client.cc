@@ -262,12 +262,14 @@ namespace {
 struct QueryResult {
   std::uint32_t hit_blocks = 0;
   LeaseId lease;
-  std::vector<std::uint32_t> positions;
+  bool loading = false;
+  std::vector<std::uint32_t> resident, stored;
 };
 
-void collect_positions(const wire::QueryReply& reply, std::vector<std::uint32_t>& out) {
-  for (std::uint32_t i = 0; i < reply.count; ++i)
-    if (reply.resident[i / 64] >> (i % 64) & 1) out.push_back(reply.first + i);
+void collect_positions(const wire::QueryReply& reply, std::span<const std::uint64_t> bitmap,
+                       std::vector<std::uint32_t>& out) {
+  for (std::uint32_t i = 0; i < reply.count && !bitmap.empty(); ++i)
+    if (bitmap[i / 64] >> (i % 64) & 1) out.push_back(reply.first + i);
 }
 }  // namespace
 
@@ -291,7 +293,10 @@ static Result<QueryResult> run_query(wire::QueryRequest request, std::span<const
       return bug("the reply answers another query part");
     result.hit_blocks = reply.hit_blocks;
     result.lease = reply.lease;
-    if (request.mode == wire::QueryMode::kDiscover) collect_positions(reply, result.positions);
+    result.loading = reply.loading;
+    if (request.mode != wire::QueryMode::kDiscover) continue;
+    collect_positions(reply, reply.resident, result.resident);
+    collect_positions(reply, reply.stored, result.stored);
   }
   return result;
 }
@@ -304,7 +309,8 @@ Outcome Client::query_candidates(InstanceId instance, std::span<const BlockHash>
   });
   if (!result.ok()) return outcome_of(result);
   out.hit_blocks = result->hit_blocks;
-  out.hit_positions = std::move(result->positions);
+  out.hit_positions = std::move(result->resident);
+  out.stored_positions = std::move(result->stored);
   return {};
 }
 
@@ -315,7 +321,7 @@ Outcome Client::query_prefetch(InstanceId instance, std::span<const BlockHash> h
     return impl_->command(wire::Opcode::kQuery, [&](wire::Buffer& frame) { wire::encode(part, frame); });
   });
   if (!result.ok()) return outcome_of(result);
-  out = {result->lease ? result->hit_blocks : 0, result->lease};
+  out = {result->lease || result->loading ? result->hit_blocks : 0, result->lease, result->loading};
   return {};
 }
 

@@ -128,6 +128,7 @@ std::string_view frame_name(FrameType type) {
     case FrameType::kSlabOffer: return "slab offer";
     case FrameType::kStatusRequest: return "status request";
     case FrameType::kStatusReply: return "status reply";
+    case FrameType::kControlRequest: return "control request";
     case FrameType::kBye: return "bye";
     case FrameType::kSocketError: return "socket error";
   }

@@ -52,7 +52,9 @@ inline bool within_limits(const QueryRequest& m) {
          (m.mode == QueryMode::kDiscover || m.mode == QueryMode::kRead);
 }
 inline bool within_limits(const QueryReply& m) {
-  return m.count <= 2048 && m.hit_blocks <= kMostHashes && clear_beyond(m.resident, m.count);
+  return m.count <= 2048 && m.hit_blocks <= kMostHashes && clear_beyond(m.resident, m.count) &&
+         (m.stored.empty() || (m.stored.size() == m.resident.size() && clear_beyond(m.stored, m.count))) &&
+         !(m.loading && m.lease);
 }
 inline bool within_limits(const PublishRequest& m) {
   return m.count() > 0 && m.block_ids.size() == 4u * m.count() && m.record.value < 1024 &&
@@ -103,6 +105,9 @@ inline bool within_limits(const Register& m) {
 inline bool within_limits(const SlabOffer& m) {
   const auto good = [](const SlabOffer::Slab& s) { return s.bytes.value > 0 && s.bytes <= kGiB; };
   return !m.slabs.empty() && m.slabs.size() <= 64 && std::all_of(m.slabs.begin(), m.slabs.end(), good);
+}
+inline bool within_limits(const ControlRequest& m) {
+  return m.json.size() <= limits::kControlBytes;
 }
 inline bool within_limits(const StatusReply& m) {
   return m.json.size() < 128 * 1024;
@@ -215,7 +220,7 @@ inline std::vector<DecoderCase> slot_cases() {
       {"query_request",
        encoded(QueryRequest{kInstance, GroupId(2), QueryMode::kRead, "req-1", 4, 6, kHashes}),
        probe_frame<decode_query_request>},
-      {"query_reply", encoded(QueryReply{4, 2, 5, 3, kLease, {1}}), probe_frame<decode_query_reply>},
+      {"query_reply", encoded(QueryReply{4, 2, 5, 3, kLease, {1}, {2}}), probe_frame<decode_query_reply>},
       {"publish_request",
        encoded(PublishRequest{RegistrationId(17), GroupId(2), OperationId(0xAABBCC), RecordIndex(1023),
                               blocks, kHashes}),
@@ -263,6 +268,8 @@ inline std::vector<DecoderCase> socket_cases() {
       {"slab_offer", encoded(offer), probe_frame<decode_slab_offer>},
       {"status_request", encoded(StatusRequest{23}), probe_frame<decode_status_request>},
       {"status_reply", encoded(StatusReply{23, "{\"sessions\":1}"}), probe_frame<decode_status_reply>},
+      {"control_request", encoded(ControlRequest{24, "{\"command\":\"evict\"}"}),
+       probe_frame<decode_control_request>},
       {"bye", encoded(Bye{}), probe_frame<decode_bye>},
       {"socket_error", encoded(SocketError{21, Code::kReject, "rank is 9; it must be 0..1"}),
        probe_frame<decode_socket_error>}};

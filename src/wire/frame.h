@@ -47,6 +47,7 @@ enum class FrameType : std::uint16_t {
   kStatusReply = 72,
   kBye = 73,
   kSocketError = 74,
+  kControlRequest = 75,
 };
 
 struct FrameView {

@@ -315,6 +315,28 @@ Result<StatusReply> decode_status_reply(std::span<const std::byte> frame) {
   return m;
 }
 
+void encode(const ControlRequest& m, Buffer& out) {
+  ORBITKV_CHECK(m.json.size() <= limits::kControlBytes, "control request over its limit");
+  FrameBuilder f(FrameType::kControlRequest, kTextFixed + m.json.size(), out);
+  f.put(m.request);
+  f.put(u32(m.json.size()));
+  f.zeros(4);
+  f.text(m.json);
+  f.finish();
+}
+
+Result<ControlRequest> decode_control_request(std::span<const std::byte> frame) {
+  BodyReader in(frame, FrameType::kControlRequest, kSocket);
+  ControlRequest m;
+  m.request = in.get<std::uint64_t>();
+  const auto text_bytes = in.get<std::uint32_t>();
+  in.zeros(4);
+  in.require(text_bytes <= limits::kControlBytes, "a control request over its limit");
+  m.json = in.text(text_bytes);
+  ORBITKV_RETURN_IF_ERROR(in.finish());
+  return m;
+}
+
 void encode(const SocketError& m, Buffer& out) {
   ORBITKV_CHECK(m.code != Code::kOk, "a socket error needs a failing code");
   const auto text = std::string_view(m.text).substr(0, limits::kSocketErrorBytes);

@@ -68,6 +68,12 @@ struct SlabOffer {
 struct StatusRequest {
   std::uint64_t request = 0;
 };
+// A command of the operator (daemon/control.h), as a JSON object; answered by a StatusReply
+// with a JSON object, or by a SocketError.
+struct ControlRequest {
+  std::uint64_t request = 0;
+  std::string json;  // <= limits::kControlBytes
+};
 struct StatusReply {
   std::uint64_t request = 0;
   std::string json;  // one object, docs/protocol.md
@@ -91,6 +97,7 @@ void encode(const UnregisterReply&, Buffer& out);
 void encode(const SlabOffer&, Buffer& out);
 void encode(const StatusRequest&, Buffer& out);
 void encode(const StatusReply&, Buffer& out);
+void encode(const ControlRequest&, Buffer& out);
 void encode(const Bye&, Buffer& out);
 void encode(const SocketError&, Buffer& out);
 
@@ -105,6 +112,7 @@ Result<UnregisterReply> decode_unregister_reply(std::span<const std::byte> frame
 Result<SlabOffer> decode_slab_offer(std::span<const std::byte> frame);
 Result<StatusRequest> decode_status_request(std::span<const std::byte> frame);
 Result<StatusReply> decode_status_reply(std::span<const std::byte> frame);
+Result<ControlRequest> decode_control_request(std::span<const std::byte> frame);
 Result<Bye> decode_bye(std::span<const std::byte> frame);
 Result<SocketError> decode_socket_error(std::span<const std::byte> frame);
 

@@ -12,6 +12,7 @@ namespace {
 // Fixed parts of the bodies; what follows them is counted in their fields.
 constexpr std::size_t kQueryRequestFixed = 40;
 constexpr std::size_t kQueryReplyFixed = 40;
+constexpr std::uint32_t kReplyLoading = 1, kReplyStored = 2;  // flags
 constexpr std::size_t kPublishRequestFixed = 32;
 constexpr std::size_t kRestoreRequestFixed = 48;
 constexpr std::size_t kCancelFixed = 24;
@@ -128,14 +129,17 @@ Result<QueryRequest> decode_query_request(std::span<const std::byte> frame) {
 void encode(const QueryReply& m, Buffer& out) {
   ORBITKV_CHECK(m.count <= query_hashes_per_frame(0), "query reply over its part");
   ORBITKV_CHECK(bitmap_fits(m.resident, m.count), "bitmap of a query reply does not fit its part");
-  FrameBuilder f(FrameType::kQueryReply, kQueryReplyFixed + 8 * m.resident.size(), out);
+  ORBITKV_CHECK(m.stored.empty() || bitmap_fits(m.stored, m.count),
+                "second bitmap of a query reply does not fit its part");
+  FrameBuilder f(FrameType::kQueryReply, kQueryReplyFixed + 8 * (m.resident.size() + m.stored.size()), out);
   f.put(m.first);
   f.put(m.count);
   f.put(m.hit_blocks);
-  f.zeros(4);
+  f.put(static_cast<std::uint32_t>((m.loading ? kReplyLoading : 0) | (m.stored.empty() ? 0 : kReplyStored)));
   f.put(m.revision);
   f.array<std::byte>(m.lease.bytes);
   f.array<std::uint64_t>(m.resident);
+  f.array<std::uint64_t>(m.stored);
   f.finish();
 }
 
@@ -145,15 +149,23 @@ Result<QueryReply> decode_query_reply(std::span<const std::byte> frame) {
   m.first = in.get<std::uint32_t>();
   m.count = in.get<std::uint32_t>();
   m.hit_blocks = in.get<std::uint32_t>();
-  in.zeros(4);
+  const auto flags = in.get<std::uint32_t>();
+  m.loading = flags & kReplyLoading;
   m.revision = in.get<std::uint64_t>();
   m.lease = in.name<LeaseId>();
+  in.require((flags & ~(kReplyLoading | kReplyStored)) == 0, "unknown flags");
+  in.require(!m.loading || !m.lease, "a lease of blocks that are still loading");
   in.require(m.count <= query_hashes_per_frame(0), "more hashes than a part may have");
   in.require(std::uint64_t{m.first} + m.count <= kMaxHashes, "a part beyond any query");
   in.require(m.hit_blocks <= kMaxHashes, "more hits than a query may have");
   in.require(!m.lease || m.hit_blocks > 0, "a lease without blocks");
   m.resident = in.words(bitmap_words(m.count));
   in.require(!in.ok() || bitmap_fits(m.resident, m.count), "bits beyond the part are set");
+  if (flags & kReplyStored) {
+    in.require(m.count > 0, "a second bitmap of no hashes");
+    m.stored = in.words(bitmap_words(m.count));
+    in.require(!in.ok() || bitmap_fits(m.stored, m.count), "bits beyond the part are set");
+  }
   ORBITKV_RETURN_IF_ERROR(in.finish());
   return m;
 }

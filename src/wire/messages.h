@@ -42,10 +42,13 @@ struct QueryRequest {
 struct QueryReply {
   std::uint32_t first = 0;              // of the part
   std::uint32_t count = 0;              // hashes of the part
-  std::uint32_t hit_blocks = 0;         // leading resident blocks of the whole query so far
+  std::uint32_t hit_blocks = 0;         // leading blocks of the whole query so far that can be had
   std::uint64_t revision = 0;           // read mode: rises when the request's hash list changes
-  LeaseId lease;                        // read mode, last part, hit_blocks > 0; else zero
-  std::vector<std::uint64_t> resident;  // bit i = hash `first + i` is resident (ceil(count/64) words)
+  LeaseId lease;                        // read mode, last part, hit_blocks > 0, not loading; else zero
+  std::vector<std::uint64_t> resident;  // bit i = hash `first + i` is in memory (ceil(count/64) words)
+  // Bit i = it is not in memory but stored on SSD. As long as `resident`, or empty: none is.
+  std::vector<std::uint64_t> stored = {};
+  bool loading = false;  // read mode, last part: blocks are on their way into memory; ask again
 };
 
 struct PublishRequest {

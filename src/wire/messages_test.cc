@@ -82,6 +82,18 @@ TEST(Messages, ReplyBitmapsHaveOneBitAHash) {
   EXPECT_EQ(m->lease, kLease);
 }
 
+TEST(Messages, AReplySaysWhatIsStoredAndWhatLoads) {
+  const Buffer frame = encoded(QueryReply{0, 65, 3, 7, {}, {1, 0}, {0x8000000000000000, 1}, true});
+  const auto m = decode_query_reply(frame);
+  ASSERT_TRUE(m.ok());
+  EXPECT_TRUE(m->loading);
+  EXPECT_EQ(m->stored, (std::vector<std::uint64_t>{0x8000000000000000, 1}));
+  const auto plain = decode_query_reply(encoded(QueryReply{0, 65, 3, 7, kLease, {1, 0}}));
+  ASSERT_TRUE(plain.ok());
+  EXPECT_FALSE(plain->loading);
+  EXPECT_TRUE(plain->stored.empty());
+}
+
 TEST(Messages, PublishAndRestoreKeepBlocks) {
   const auto blocks = std::as_bytes(std::span(kBlocks));
   const Buffer publish =

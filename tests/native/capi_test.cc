@@ -94,11 +94,11 @@ class CEngine {
     return status;
   }
   orbitkv_lease lease(std::uint32_t wanted) {
-    orbitkv_lease out = {};
-    std::uint32_t hits = 0;
-    EXPECT_EQ(orbitkv_query_prefetch(client, &query, &hits, &out, &error), ORBITKV_OK) << error.message;
-    EXPECT_EQ(hits, wanted);
-    return out;
+    orbitkv_hit hit = ORBITKV_HIT_INIT;
+    EXPECT_EQ(orbitkv_query_prefetch(client, &query, &hit, &error), ORBITKV_OK) << error.message;
+    EXPECT_EQ(hit.blocks, wanted);
+    EXPECT_FALSE(hit.loading);
+    return hit.lease;
   }
   bool readable() const {
     pollfd fd = {orbitkv_completion_fd(client), POLLIN, 0};
@@ -264,10 +264,9 @@ TEST_F(Capi, AForkedChildIsRefusedAndTheParentGoesOn) {
   if (child == 0) {
     alarm(30);
     orbitkv_operation taken[4];
-    orbitkv_lease lease = {};
-    std::uint32_t hits = 0;
+    orbitkv_hit hit = ORBITKV_HIT_INIT;
     int wrong = orbitkv_ping(engine.client, nullptr) != ORBITKV_REJECT;
-    wrong += orbitkv_query_prefetch(engine.client, &engine.query, &hits, &lease, nullptr) != ORBITKV_REJECT;
+    wrong += orbitkv_query_prefetch(engine.client, &engine.query, &hit, nullptr) != ORBITKV_REJECT;
     wrong += orbitkv_take_completed(engine.client, taken, 4) != 0;
     wrong += orbitkv_peer_alive(engine.client);
     orbitkv_drop(engine.client, save);

@@ -7,6 +7,7 @@ import ctypes
 import itertools
 
 from orbitkv import errors
+from orbitkv.values import QueryLoading
 
 
 class FakeManager:
@@ -17,6 +18,8 @@ class FakeManager:
         self.instances = {}  # instance -> (namespace, world size, {ranks})
         self.leases = {}  # lease -> (instance, [keys], {shards not yet consumed})
         self.queries = {}  # (instance, request) -> (hashes, lease)
+        self.stored = set()  # hashes of blocks that are not in memory yet: queries are Loading
+        self.waits = set()  # (instance, request) that were told so and have neither lease nor cancelled
         self.down = False
         self.held = False  # operations stay open until finish()
         self.fail_restores = ""
@@ -120,6 +123,10 @@ class FakeClient:
         run = len(list(itertools.takewhile(bool, there)))
         if run == 0:
             return _Answer(hit_blocks=0, lease=bytes(16))
+        if self.manager.stored.intersection(hashes[:run]):
+            self.manager.waits.add((instance, req_id))
+            return QueryLoading(run)
+        self.manager.waits.discard((instance, req_id))
         lease = self.manager.new_id().to_bytes(16, "little")
         shards = set(range(self.manager.instances[instance][1]))
         self.manager.leases[lease] = (instance, keys[:run], shards)
@@ -133,6 +140,7 @@ class FakeClient:
 
     def cancel_query(self, instance, req_id, group_id=0):
         self.manager.call("cancel_query")
+        self.manager.waits.discard((instance, req_id))
         _, lease = self.manager.queries.pop((instance, req_id), (None, None))
         self.manager.leases.pop(lease, None)
 

@@ -68,6 +68,49 @@ def test_repeated_lookups_hold_one_lease_and_change_nothing(fake_manager):
     assert fake_manager.calls.count("query_prefetch") < 30
 
 
+def test_blocks_on_their_way_from_ssd_put_the_request_off(fake_manager):
+    publish(fake_manager, prompt(4))
+    engine = engine_of(fake_manager)
+    request = Request("r", prompt(4))
+    fake_manager.stored = {request.block_hashes[2]}
+    asked = fake_manager.calls.count("query_prefetch")
+    for _ in range(20):  # an engine without other work asks in a loop
+        assert engine.scheduler.matched_tokens(request, 0) == (None, False)
+    assert fake_manager.calls.count("query_prefetch") == asked + 1 and not fake_manager.leases
+    engine.clock.now += 0.01
+    fake_manager.stored = set()
+    assert engine.scheduler.matched_tokens(request, 0) == (4 * BLOCK, True)
+    assert len(fake_manager.leases) == 1 and not fake_manager.waits
+
+
+@pytest.mark.parametrize("how", ["finished", "local hit", "not chosen"])
+def test_a_request_that_no_longer_waits_for_ssd_says_so(fake_manager, how):
+    publish(fake_manager, prompt(4))
+    engine = engine_of(fake_manager)
+    request = Request("r", prompt(4))
+    fake_manager.stored = {request.block_hashes[0]}
+    assert engine.scheduler.matched_tokens(request, 0) == (None, False)
+    assert fake_manager.waits
+    if how == "finished":
+        engine.scheduler.finished("r")
+    elif how == "local hit":
+        assert engine.scheduler.matched_tokens(request, 4 * BLOCK) == (0, False)
+    else:
+        engine.scheduler.allocated(request, [1, 2, 3, 4, 5], 0)
+    assert not fake_manager.waits and not fake_manager.leases
+
+
+def test_a_manager_that_dies_meanwhile_lets_the_request_be_computed(fake_manager):
+    publish(fake_manager, prompt(4))
+    engine = engine_of(fake_manager)
+    request = Request("r", prompt(4))
+    fake_manager.stored = {request.block_hashes[0]}
+    assert engine.scheduler.matched_tokens(request, 0) == (None, False)
+    fake_manager.down = True
+    engine.clock.now += 0.01
+    assert engine.scheduler.matched_tokens(request, 0) == (0, False)
+
+
 def test_a_shrinking_local_hit_moves_the_lease(fake_manager):
     publish(fake_manager, prompt(4))
     engine = engine_of(fake_manager)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orbitkv.errors import OrbitKVError
+from orbitkv.values import QueryLoading
 from orbitkv.vllm import loading
 from orbitkv.vllm.availability import Availability
 from orbitkv.vllm.metadata import NOTHING, LayerLoads, LoadTask, SaveTask, StepTasks, WorkerReport
@@ -20,6 +21,7 @@ from orbitkv.vllm.metadata import NOTHING, LayerLoads, LoadTask, SaveTask, StepT
 logger = logging.getLogger("vllm.orbitkv")
 
 _LOOKUP_FRESH_S = 0.25  # a repeated lookup asks the Manager again after this
+_LOADING_FRESH_S = 0.001  # one whose blocks are on their way from SSD: an idle engine asks in a loop
 _PIN_WAIT_S = 1.0  # the scheduler waits this long for pins before it preempts
 _PIN_SHARE = 0.5  # of the engine's blocks; more is not published
 
@@ -33,6 +35,7 @@ class Lookup:
     blocks: int
     lease: bytes
     asked: float
+    loading: bool = False  # no lease yet
     layered: bool = False  # offered for the step itself
 
 
@@ -118,6 +121,8 @@ class SchedulerSide:
         lookup = self._look_up(state, first, total)
         if lookup is None or lookup.blocks == 0:
             return 0, False
+        if lookup.loading:
+            return None, False
         parts = loading.parts(lookup.blocks)
         lookup.layered = parts <= loading.PARTS_A_STEP and self._runs_ahead()
         if lookup.layered and self._parts + parts > loading.PARTS_A_STEP:
@@ -167,7 +172,7 @@ class SchedulerSide:
         held = state.lookup
         if held is not None:
             same = (held.first, held.total) == (first, total)
-            if same and now - held.asked < _LOOKUP_FRESH_S:
+            if same and now - held.asked < (_LOADING_FRESH_S if held.loading else _LOOKUP_FRESH_S):
                 return held
             if not same:
                 self._release(state)
@@ -176,7 +181,7 @@ class SchedulerSide:
         if state.hashes is None or len(state.hashes) < total:
             state.hashes = self._client.hashes(state.request.block_hashes)
         try:
-            ready = self._client.query_prefetch(
+            answer = self._client.query_prefetch(
                 self._client.instance_id, state.hashes[first:total], state.request.request_id
             )
         except OrbitKVError as error:
@@ -184,19 +189,20 @@ class SchedulerSide:
             state.lookup = None
             return None
         self._availability.worked()
-        state.lookup = Lookup(first, total, getattr(ready, "hit_blocks", 0), getattr(ready, "lease", b""), now)
+        on_its_way = isinstance(answer, QueryLoading)
+        lease = b"" if on_its_way else answer.lease
+        state.lookup = Lookup(first, total, answer.hit_blocks, lease, now, on_its_way)
         return state.lookup
 
     def _release(self, state: RequestState) -> None:
         lookup, state.lookup = state.lookup, None
-        if lookup is not None and lookup.blocks:
-            self._end_lease(lookup.lease)
-
-    def _end_lease(self, lease: bytes) -> None:
-        if not self._availability.may_try():
-            return  # it ends by its time or with the session
+        if lookup is None or not lookup.blocks or not self._availability.may_try():
+            return  # a lease that nobody gives back ends by its time or with the session
         try:
-            self._client.release(lease)
+            if lookup.loading:
+                self._client.cancel_query(self._client.instance_id, state.request.request_id)
+            else:
+                self._client.release(lookup.lease)
         except OrbitKVError as error:
             logger.debug("OrbitKV: a lease was not released: %s", error)
 
