@@ -68,9 +68,8 @@ class Io {
 
   virtual const char* name() const = 0;  // "io_uring" or "threads", for status and log
   // Opens or makes the file, or opens the block device, and locks it for this process, with
-  // O_DIRECT where the file system has it. `bytes` > 0: a file is made at least as long
-  // (reserved where the file system can; sparse where it cannot). Errors name path and
-  // remedy: in use by another process, no permission, no space.
+  // O_DIRECT where the file system has it, then grow(). A missing file is made empty.
+  // Errors name path and remedy: in use by another process, no permission, no space.
   struct Opened {
     FileIndex file;
     std::uint64_t bytes = 0;
@@ -78,7 +77,11 @@ class Io {
     bool made = false;  // by this call: all zeros
   };
   virtual Result<Opened> open(const std::string& path, ByteCount bytes) = 0;
-  virtual ByteCount free_space(const std::string& path) const = 0;  // of its file system
+  // At least so long, reserved where the file system can and sparse where it cannot; what
+  // it holds stays. kReject: no space, or a block device that is smaller.
+  virtual Status grow(FileIndex file, ByteCount bytes) = 0;
+  // Of the file system in which the path lies or would be made.
+  virtual ByteCount free_space(const std::string& path) const = 0;
   // Memory that requests will name often (slabs, buffers of the store). Not necessary for
   // use; failure (memlock limit) costs speed only and is logged once. Both take effect in
   // order with submit(), soon: stats().registered says what is pinned. remove_memory(): as
@@ -86,9 +89,10 @@ class Io {
   virtual void add_memory(std::span<std::byte> memory) = 0;
   virtual void remove_memory(std::span<std::byte> memory) = 0;
 
-  // Takes a prefix of the requests: as many as the bound allows now. Reads overtake writes
-  // that wait; writes and syncs get at least a quarter of the turns. A request that breaks
-  // the rules of IoRequest is taken too and ends in EINVAL.
+  // Takes a prefix of the requests: as many as the bounds allow now, which reads do not
+  // share with writes and syncs. Reads overtake writes that wait; writes and syncs get at
+  // least a quarter of the turns. A request that breaks the rules of IoRequest is taken
+  // too and ends in EINVAL.
   virtual std::size_t submit(std::span<const IoRequest> requests) = 0;
   // Results that are there, or the first that comes within `wait`.
   virtual std::size_t reap(std::span<IoResult> results, Duration wait) = 0;
@@ -103,8 +107,8 @@ struct IoFault {
   enum class Kind : std::uint8_t { kNone, kShort, kError, kDelay } kind = Kind::kNone;
   // kShort: passes no more than these, a multiple of the alignment; 0: EAGAIN.
   std::uint64_t bytes = 0;
-  int error = 0;            // kError: ends so, `bytes` of it transferred before
-  Duration delay;           // kDelay
+  int error = 0;   // kError: ends so, `bytes` of it transferred before
+  Duration delay;  // kDelay
 };
 class IoFaults {
  public:
@@ -113,11 +117,11 @@ class IoFaults {
 };
 
 struct IoOptions {
-  std::uint32_t depth = 64;       // most requests on the device; less where latency says so
-  bool tune_depth = true;         // bytes on the device at once: more only while that is faster
-  std::uint32_t threads = 0;      // of the thread pool; 0 = 16
-  std::uint32_t queue = 1024;     // accepted and not reaped
-  IoFaults* faults = nullptr;     // outlives the Io
+  std::uint32_t depth = 64;    // most requests on the device; less where latency says so
+  bool tune_depth = true;      // bytes on the device at once: more only while that is faster
+  std::uint32_t threads = 0;   // of the thread pool; 0 = 16
+  std::uint32_t queue = 1024;  // reads accepted and not reaped; as many writes and syncs
+  IoFaults* faults = nullptr;  // outlives the Io
 };
 
 enum class IoKind : std::uint8_t { kAuto, kUring, kThreads };

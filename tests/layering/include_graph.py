@@ -22,6 +22,7 @@ ARROWS = {
     "src/mem": {"src/base"},
     "src/wire": {"src/base", "src/model"},
     "src/shm": {"src/base", "src/wire", "src/rt", "src/mem"},
+    "src/ssd": {"src/base", "src/rt", "src/mem", "src/model"},
     "src/device": {"src/base", "src/mem", "src/model"},
     "src/device/host": {"src/base", "src/mem", "src/model", "src/device"},
     "src/device/cuda": {"src/base", "src/mem", "src/model", "src/device"},
@@ -39,7 +40,7 @@ ARROWS = {
     "examples": {"include"},
     "bench": {
         "include", "src/base", "src/wire", "src/model", "src/rt", "src/mem", "src/shm", "src/device",
-        "src/device/host", "src/device/cuda", "src/cache", "src/client", "src/daemon",
+        "src/device/host", "src/device/cuda", "src/ssd", "src/cache", "src/client", "src/daemon",
     },
 }
 
@@ -47,6 +48,7 @@ ARROWS = {
 THIRD_PARTY = {
     "CLI": {"src/daemon", "bench"},
     "nlohmann": {"src/daemon", "bench"},
+    "liburing.h": {"src/ssd"},
     "nanobind": {"python/bindings"},
     "gtest": {"tests"},
     "gmock": {"tests"},
