@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,11 +24,11 @@ enum class Fit : std::uint8_t {
 // were added, each at a page boundary.
 struct ClosedBatch {
   BatchHead head;
-  std::vector<std::byte> entries;
-  std::uint32_t entry_count = 0;
+  std::vector<LocalSpace> spaces;  // that it repeats
+  std::vector<std::byte> entries;  // records and tombstones
+  std::uint32_t entry_count = 0;   // of those
   RecordSequence min_sequence;
   std::vector<std::uint32_t> first_pages;  // of each record, as added
-  std::vector<LocalSpace> spaces;          // whose entries it repeats
 };
 
 struct NewRecord {
@@ -64,32 +65,42 @@ class SegmentBuilder {
 
   const SegmentRead& segment() const { return segment_; }
   std::uint32_t next_page() const { return next_page_; }
-  std::uint32_t pages_left() const;  // for batches, if nothing else came into the footer
+  std::uint32_t pages_left() const;  // before the footer and trailer of what was admitted
 
  private:
   struct Space {
     SpaceShape shape;
     std::vector<std::byte> entry;
-    std::uint32_t batch = 0;  // the last one that repeats it, + 1; 0: not in the footer yet
+    std::uint32_t batch = 0;  // the last one that repeats it, + 1; 0: none yet
   };
+  // What the next entry adds.
   struct Growth {
     std::uint64_t batch_bytes = 0, footer_bytes = 0;
     std::uint32_t image_pages = 0;
   };
 
-  LocalSpace local_space(SpaceIndex index, const SpaceShape& shape);
+  std::optional<LocalSpace> local_space(SpaceIndex index, const SpaceShape& shape);
   Fit fit(const Growth& growth) const;
-  void note(RecordSequence sequence);
+  void grow(const Growth& growth, RecordSequence sequence);
+  std::vector<std::byte> space_entries(std::span<const LocalSpace> spaces) const;
+  std::vector<LocalSpace> footer_spaces() const;
+  std::uint64_t committed_bytes() const;  // of the footer's entries
 
   SegmentRead segment_;
+  bool adopted_ = false;
   std::uint32_t next_page_ = 1;
   std::uint32_t next_batch_ = 0;
   std::uint64_t footer_bytes_ = 0;  // if all admitted batches are committed
   std::vector<Space> spaces_;       // by LocalSpace
   std::map<SpaceIndex, LocalSpace> current_;
-  ClosedBatch batch_;
-  std::uint32_t image_pages_ = 0;  // of batch_
-  std::map<std::uint32_t, ClosedBatch> committed_;
+  ClosedBatch batch_;                               // under construction: first_pages count from its images
+  std::uint64_t batch_bytes_ = 0;                   // of its descriptor's entries
+  std::uint32_t image_pages_ = 0;                   // of it
+  std::vector<std::uint32_t> record_at_;            // of its records, in batch_.entries
+  std::map<std::uint32_t, ClosedBatch> committed_;  // by number
 };
+
+// Whether a segment of this many pages holds at least one record of the (valid) shape.
+bool fits_segment(const SpaceShape& shape, std::uint32_t pages);
 
 }  // namespace orbitkv::ssd

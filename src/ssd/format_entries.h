@@ -44,7 +44,8 @@ struct EntryList {
   std::vector<RecordEntry> records;  // ascending first_page
   std::vector<ImageMark> marks;
   std::vector<Tombstone> tombstones;
-  RecordSequence min_sequence;  // of records and tombstones; 0: there are none
+  RecordSequence min_sequence;   // of records and tombstones; 0: there are none
+  std::vector<std::byte> bytes;  // as read
 
   std::span<const ImageMark> marks_of(const RecordEntry& record) const {
     return std::span(marks).subspan(record.first_mark, record.shards);
@@ -86,13 +87,26 @@ Status decode_footer(std::span<const std::byte> pages, const Trailer& trailer, c
 
 // ---- encoding, for format_builder.h ----
 
+// A list begins with a header: u32 entries | u32 bytes of them | u32 their crc32c |
+// u32 batch | u32 pages of the whole batch | u32 0 | u64 lowest sequence.
 inline constexpr std::uint64_t kPartHeaderBytes = 32;
+// Every entry begins with u16 kind | u16 0 | u32 bytes of the entry, a multiple of 8.
+enum class EntryKind : std::uint16_t { kRecord = 1, kSpace = 2, kTombstone = 3 };
+inline constexpr std::uint64_t kEntryHeaderBytes = 8;
+inline constexpr std::uint64_t kRecordFixedBytes = 64, kMarkBytes = 16;
+inline constexpr std::uint64_t kRecordPageAt = 16;  // of first_page in a record's entry
+inline constexpr std::uint64_t kSpaceFixedBytes = 64, kFragmentBytes = 16;
+inline constexpr std::uint64_t kTombstoneEntryBytes = 88;
+constexpr std::uint64_t round_up8(std::uint64_t bytes) {
+  return (bytes + 7) / 8 * 8;
+}
+constexpr std::uint64_t record_entry_bytes(std::uint16_t shards) {
+  return kRecordFixedBytes + kMarkBytes * shards;
+}
 // Pages of a descriptor or footer with entries of this many bytes.
 constexpr std::uint32_t part_pages(std::uint64_t entry_bytes) {
   return static_cast<std::uint32_t>((kPartHeaderBytes + entry_bytes + kBodyBytes - 1) / kBodyBytes);
 }
-std::uint64_t record_entry_bytes(std::uint16_t shards);
-inline constexpr std::uint64_t kTombstoneEntryBytes = 88;
 void encode_space(const SpaceEntry& space, std::vector<std::byte>& out);
 void encode_record(const RecordEntry& record, std::span<const ImageMark> marks, std::vector<std::byte>& out);
 void encode_tombstone(const Tombstone& tombstone, std::vector<std::byte>& out);
