@@ -37,7 +37,7 @@ TEST(CorePublish, SeedBindsKeyShardAndRevision) {
   ASSERT_TRUE(w.publish(op, e.registration, hashes(10, 1)).ok());
   const model::PlanEntry entry = w.ports.granted.at(op).entries[0];
   const model::SlotKey key{model::namespace_digest(rank_of({})), GroupId(0), hash_of(10), ShardId(0),
-                           entry.allocation};
+                           entry.revision};
   EXPECT_EQ(entry.seed, model::slot_seed(key));
 }
 
@@ -200,7 +200,7 @@ TEST(CorePublish, ABlockSealsWhenEveryShardHasCommitted) {
   ASSERT_TRUE(t.w.publish(a, t.r0, hashes(0, 2)).ok());
   ASSERT_TRUE(t.w.publish(b, t.r1, hashes(0, 2)).ok());
   ASSERT_TRUE(t.w.ports.granted.contains(b)) << "another shard is not another publisher";
-  EXPECT_NE(t.w.ports.granted.at(a).entries[0].allocation, t.w.ports.granted.at(b).entries[0].allocation);
+  EXPECT_NE(t.w.ports.granted.at(a).entries[0].revision, t.w.ports.granted.at(b).entries[0].revision);
   t.w.commit(b);
   EXPECT_EQ(t.w.discover(t.scheduler, hashes(0, 2)), 0u);
   t.w.commit(a);

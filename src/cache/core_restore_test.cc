@@ -40,7 +40,7 @@ TEST(CoreRestore, GrantNamesTheSavedExtentsAndDigests) {
     const model::PlanEntry& from = l.saved.at(entry.block - 100);
     EXPECT_EQ(entry.slab, from.slab);
     EXPECT_EQ(entry.offset, from.offset);
-    EXPECT_EQ(entry.allocation, from.allocation);
+    EXPECT_EQ(entry.revision, from.revision);
     EXPECT_EQ(entry.seed, from.seed);
     EXPECT_EQ(entry.digest, digest_of(from));
   }

@@ -172,14 +172,14 @@ class Walk {
     }
   }
   void clobber(const model::PlanEntry& e, std::uint64_t bytes) {
-    ASSERT_TRUE(allocations_.insert(e.allocation).second) << "allocation id used twice";
+    ASSERT_TRUE(allocations_.insert(e.revision).second) << "allocation id used twice";
     auto it = memory_.lower_bound(e.offset >= bytes ? e.offset - bytes + 1 : 0);
     while (it != memory_.end() && it->first < e.offset + bytes) {
       ASSERT_FALSE(is_protected(it->second.allocation)) << "extent of a lent, leased or lost slot lent again";
       it = memory_.erase(it);
     }
-    memory_[e.offset] = {0, 0, e.allocation, 0};
-    lent_.insert(e.allocation);
+    memory_[e.offset] = {0, 0, e.revision, 0};
+    lent_.insert(e.revision);
   }
   bool is_protected(AllocationId a) const {
     return lent_.contains(a) || quarantined_.contains(a) || pinned_allocations().contains(a);
@@ -193,7 +193,7 @@ class Walk {
       const Content& c = memory_.at(e.offset);
       EXPECT_EQ(c.block, restore.blocks[i]) << "the bytes of another block";
       EXPECT_EQ(c.shard, restore.shard);
-      EXPECT_EQ(c.allocation, e.allocation);
+      EXPECT_EQ(c.allocation, e.revision);
       EXPECT_EQ(c.digest, e.digest);
     }
   }
@@ -214,16 +214,16 @@ class Walk {
     const bool success = pick(4) != 0;
     const OpenSave save = saves_.at(*op);
     for (const model::PlanEntry& e : plan.entries) {
-      lent_.erase(e.allocation);
+      lent_.erase(e.revision);
       if (!success) continue;
       const std::uint64_t block = save.list[e.block];
-      memory_[e.offset] = {block, save.shard, e.allocation, digest_of(e)};
+      memory_[e.offset] = {block, save.shard, e.revision, digest_of(e)};
       auto& shards = committed_[block].shards;
       shards.resize(o_.shards);
       if (o_.roomy) {
         EXPECT_EQ(shards[save.shard].value, 0u) << "published twice";
       }
-      shards[save.shard] = e.allocation;
+      shards[save.shard] = e.revision;
     }
     success ? w_.commit(*op) : w_.drain_failed(*op);
   }
@@ -362,8 +362,8 @@ class Walk {
       if (claimed) lost.push_back(op);
       if (plan.kind != model::PlanKind::kSave) continue;
       for (const auto& e : plan.entries) {
-        lent_.erase(e.allocation);
-        if (claimed) quarantined_.insert(e.allocation);
+        lent_.erase(e.revision);
+        if (claimed) quarantined_.insert(e.revision);
       }
     }
     std::erase_if(restores_, [&](const auto& r) { return r.first.session == s; });

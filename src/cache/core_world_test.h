@@ -74,7 +74,7 @@ inline InstanceId instance_id(int n) {
 }
 // The digest that the scripted client reports for an extent.
 inline std::uint64_t digest_of(const model::PlanEntry& e) {
-  return e.allocation.value * 1000003 + e.block;
+  return e.revision.value * 1000003 + e.block;
 }
 
 struct RankOptions {

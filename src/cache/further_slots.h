@@ -1,5 +1,5 @@
 // Slots of shards 1 .. n-1 of sharded block images, chained from the record (shard 0
-// stands in the record itself). Flat, 40 bytes a slot, pages touched when used.
+// stands in the record itself). Flat, 48 bytes a slot, pages touched when used.
 // Owned by cache/images.h; single-threaded. Never grows: full is an answer.
 #pragma once
 
@@ -16,6 +16,7 @@ inline constexpr std::uint32_t kFurtherSlotsPerBlock = 8;
 struct FurtherSlot {
   std::uint64_t digest;      // header digest; while lent, the owner's operation index
   std::uint64_t allocation;  // 0: absent
+  std::uint64_t revision;
   std::uint64_t offset;
   SlabId slab;
   std::uint32_t units;  // of 64 bytes
@@ -23,7 +24,7 @@ struct FurtherSlot {
   ShardId shard;
   std::uint16_t pad;
 };
-static_assert(sizeof(FurtherSlot) == 40);
+static_assert(sizeof(FurtherSlot) == 48);
 
 class FurtherSlots {
  public:

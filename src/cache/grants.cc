@@ -37,11 +37,11 @@ const model::Plan& Grants::plan_of(const Operation& op) {
   for (std::size_t i = 0; i < op.slots.size(); ++i) {
     const SlotWords w = p_.images.words(op.slots[i]);
     key.hash = p_.images.table().hot(op.slots[i].record).hash;
-    key.revision = w.extent.allocation;
+    key.revision = w.revision;
     plan_.entries.push_back({.slab = w.extent.slab,
                              .block = op.blocks[i],
                              .offset = w.extent.offset,
-                             .allocation = w.extent.allocation,
+                             .revision = w.revision,
                              .seed = model::slot_seed(key),
                              .digest = op.kind == PlanKind::kRestore ? w.digest : 0});
   }

@@ -61,11 +61,15 @@ ImageSlot Images::slot_of(RecordId record, ShardId shard) const {
 SlotWords Images::words(const ImageSlot& slot) const {
   if (slot.further != 0) {
     const FurtherSlot& f = further_.at(slot.further);
-    return {{f.slab, f.offset, f.units * ByteCount(kUnit), AllocationId(f.allocation)}, f.digest};
+    return {{f.slab, f.offset, f.units * ByteCount(kUnit), AllocationId(f.allocation)},
+            f.digest,
+            AllocationId(f.revision)};
   }
   const HotRecord& h = table_.hot(slot.record);
   const ColdRecord& c = table_.cold(slot.record);
-  return {{h.slab, h.offset, c.units * ByteCount(kUnit), AllocationId(c.allocation)}, c.digest};
+  return {{h.slab, h.offset, c.units * ByteCount(kUnit), AllocationId(c.allocation)},
+          c.digest,
+          AllocationId(h.revision)};
 }
 
 BlockKey Images::key(RecordId record) const {
@@ -140,6 +144,7 @@ ImageSlot Images::put_words(RecordId record, const SlotWant& want, mem::Extent e
   if (want.shard.value == 0) {
     table_.hot(record).slab = w.slab;
     table_.hot(record).offset = w.offset;
+    table_.hot(record).revision = w.allocation.value;
     c.allocation = w.allocation.value;
     c.units = units(w.bytes);
     c.digest = want.owner.value;
@@ -147,8 +152,8 @@ ImageSlot Images::put_words(RecordId record, const SlotWant& want, mem::Extent e
   }
   const std::uint32_t i = further_.take();
   ORBITKV_CHECK(i != 0, "further slots ran out between check and use");
-  further_.at(i) = {want.owner.value, w.allocation.value, w.offset,   w.slab,
-                    units(w.bytes),   c.further,          want.shard, 0};
+  further_.at(i) = {want.owner.value, w.allocation.value, w.allocation.value, w.offset, w.slab,
+                    units(w.bytes),   c.further,          want.shard,         0};
   c.further = i;
   return {record, i};
 }

@@ -32,6 +32,7 @@ enum class SlotState : std::uint8_t { kAbsent, kLent, kCommitted };
 struct SlotWords {
   mem::Extent::Words extent;
   std::uint64_t digest = 0;
+  AllocationId revision;  // the allocation that it was saved into: bound into its checksums
 };
 
 struct SlotWant {

@@ -43,8 +43,9 @@ struct alignas(64) HotRecord {
   ImageState state;
   SlabId slab;  // first slot (shard 0)
   std::uint16_t shards;
-  std::uint16_t pad;
-  std::uint64_t offset;  // first slot, in the slab
+  std::uint16_t flags;     // ImageFlag
+  std::uint64_t offset;    // first slot, in the slab
+  std::uint64_t revision;  // first slot
 };
 static_assert(sizeof(HotRecord) == 64);
 

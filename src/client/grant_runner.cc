@@ -129,7 +129,7 @@ Result<bool> GrantRunner::locate(Attachment& link, Part& part, const model::Plan
         slot_bytes > slab->bytes().value - entry.offset)
       return bug("an extent of the plan lies outside its slab");
     part.slots.push_back(
-        {slab->base() + entry.offset, entry.block, entry.allocation, entry.seed, entry.digest, false});
+        {slab->base() + entry.offset, entry.block, entry.revision, entry.seed, entry.digest, false});
     if (part.traced) part.images.push_back({entry.slab, entry.offset});
   }
   return true;

@@ -3,9 +3,11 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <string>
 #include <thread>
@@ -55,6 +57,11 @@ Status check_config(const PoolConfig& config) {
         format_text("a pool of %.1f GiB is more than the %.0f GiB that %u slabs make; lower --pool-size",
                     gibibytes(config.bytes), gibibytes(most), limits::kSlabs));
   }
+  if (!std::has_single_bit(config.unit) || config.unit < kExtentUnit || config.unit > kPage) {
+    return reject(format_text("extents in units of %u bytes cannot be; a power of two from %llu to %llu can",
+                              config.unit, static_cast<unsigned long long>(kExtentUnit),
+                              static_cast<unsigned long long>(kPage)));
+  }
   if (config.huge_pages == HugePages::kOn && !config.prefault)
     return reject("--hugepages on needs --prefault: pages become huge before a slab is offered");
   return ok_status();
@@ -99,6 +106,15 @@ std::uint64_t random_id() {
   return id;
 }
 
+// Where allocation ids of this pool start: a later process starts above every id that this
+// one can reach (2^32 a second), and a clock that was set back finds other low bits.
+std::uint64_t first_allocation() {
+  timespec now{};
+  ORBITKV_CHECK(::clock_gettime(CLOCK_REALTIME, &now) == 0, "no clock");
+  constexpr std::uint64_t kSecondsMask = 0x7FFFFFFF, kRandomBits = 31;
+  return (static_cast<std::uint64_t>(now.tv_sec) & kSecondsMask) << 32 | random_id() >> (64 - kRandomBits);
+}
+
 std::uint32_t thread_count(std::uint32_t wanted) {
   if (wanted > 0) return wanted;
   return std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads);
@@ -117,7 +133,7 @@ struct Pool::Impl {
   std::unique_ptr<SlabBuilder> builder;
   std::optional<Error> failure;
   ExtentAllocator allocator;
-  std::uint64_t last_allocation = 0;
+  std::uint64_t last_allocation = first_allocation();
   PoolStats stats;
 
   Status make_slabs(ByteCount reserved_huge);
@@ -234,12 +250,14 @@ const std::optional<Error>& Pool::build_failure() const {
 }
 
 std::optional<Extent> Pool::allocate(ByteCount bytes) {
-  const auto place = impl_->allocator.allocate(bytes);
+  // A multiple of the unit has a footprint that is one too: both step by powers of two.
+  const ByteCount rounded = rounded_up(bytes, impl_->config.unit);
+  const auto place = impl_->allocator.allocate(rounded);
   if (!place) return std::nullopt;
   Extent extent;
   extent.slab_ = place->slab;
   extent.offset_ = place->offset;
-  extent.bytes_ = rounded_up(bytes, kExtentUnit);
+  extent.bytes_ = rounded;
   extent.allocation_ = AllocationId(++impl_->last_allocation);
   impl_->stats.used += extent.bytes_;
   return extent;
@@ -273,6 +291,10 @@ const std::vector<SlabInfo>& Pool::slabs() const {
 
 std::uint64_t Pool::id() const {
   return impl_->id;
+}
+
+ByteCount Pool::free_bytes() const {
+  return impl_->stats.capacity - impl_->stats.used;
 }
 
 PoolStats Pool::stats() const {

@@ -1,7 +1,8 @@
 // The payload pool: slabs of sealed memfd memory and the extents lent from them.
 // Owned by the Manager's core thread; only SlabBuilder runs threads of its own.
 // Never maps an address over memory that may still be pinned, never reuses an
-// allocation id, and never shrinks a slab under a living extent.
+// allocation id (nor one of an earlier process's pool, whose images may lie on an SSD),
+// and never shrinks a slab under a living extent.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@ namespace orbitkv::mem {
 struct PoolConfig {
   ByteCount bytes;  // total; one slab if <= 1 GiB, else slabs of 1 GiB
   HugePages huge_pages = HugePages::kAuto;
+  std::uint32_t unit = 64;    // extents begin and end at multiples of it: a power of two, 64 .. 4096
   bool prefault = true;       // false: slabs are sparse and offered at once
   std::uint32_t threads = 0;  // first touch; 0 = min(4, CPUs)
   int stop_fd = -1;           // readable (a signalfd): create() gives up waiting for kOn
@@ -84,7 +86,7 @@ class Pool {
   // Why slabs will never be offered (logged once by the pool): the pool stays smaller.
   const std::optional<Error>& build_failure() const;
 
-  std::optional<Extent> allocate(ByteCount bytes);  // rounded up to 64 bytes; nullopt: none fits
+  std::optional<Extent> allocate(ByteCount bytes);  // rounded up to the unit; nullopt: none fits
   ReleaseReceipt release(Extent extent);
   ReleaseReceipt quarantine(Extent extent);  // bytes stay out of use for ever
 
@@ -93,6 +95,7 @@ class Pool {
   const std::vector<SlabInfo>& slabs() const;                         // all, with state
   std::uint64_t id() const;                                           // pool id, random
   PoolStats stats() const;
+  ByteCount free_bytes() const;  // of offered slabs, in pieces
 
  private:
   struct Impl;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
@@ -137,6 +138,52 @@ TEST(Pool, AllocationIdsNeverRepeat) {
   }
 }
 
+TEST(Pool, AllocationIdsOfAnotherPoolDoNotRepeat) {
+  std::set<std::uint64_t> seen;
+  for (int pools = 0; pools < 8; ++pools) {
+    const auto pool = sparse_pool(kMiB);
+    for (int i = 0; i < 100; ++i) {
+      auto extent = pool->allocate(ByteCount(64));
+      ASSERT_TRUE(extent);
+      ASSERT_TRUE(seen.insert(extent->allocation().value).second);
+      pool->release(std::move(*extent));
+    }
+  }
+}
+
+TEST(Pool, UnitRoundsAndAlignsEveryExtent) {
+  PoolConfig config;
+  config.bytes = 64 * kMiB;
+  config.prefault = false;
+  config.unit = 4096;
+  const auto pool = Pool::create(config).value();
+  pool->collect_offered();
+  std::vector<Extent> extents;
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 2000; ++i) {
+    if (!extents.empty() && random() % 3 == 0) {
+      std::swap(extents[random() % extents.size()], extents.back());
+      pool->release(std::move(extents.back()));
+      extents.pop_back();
+      continue;
+    }
+    const ByteCount bytes(1 + random() % (std::uint64_t{1} << (6 + random() % 15)));
+    auto extent = pool->allocate(bytes);
+    if (!extent) continue;
+    EXPECT_EQ(extent->offset() % 4096, 0u);
+    EXPECT_EQ(extent->bytes().value, (bytes.value + 4095) / 4096 * 4096);
+    extents.push_back(std::move(*extent));
+  }
+  EXPECT_GT(extents.size(), 100u);
+  EXPECT_EQ(pool->free_bytes() + pool->stats().used, pool->stats().capacity);
+  for (Extent& e : extents) pool->release(std::move(e));
+  EXPECT_EQ(pool->stats().largest_free, 64 * kMiB);
+  for (const std::uint32_t bad : {0u, 32u, 96u, 8192u}) {
+    config.unit = bad;
+    EXPECT_FALSE(Pool::create(config).ok()) << bad;
+  }
+}
+
 TEST(Pool, CountsWhatItLends) {
   const auto pool = sparse_pool(4 * kMiB);
   auto extent = pool->allocate(ByteCount(100));
@@ -184,13 +231,14 @@ TEST(Pool, DestroyedWhileBuildingItStops) {
 TEST(PoolDeathTest, OpenExtentsStopTheProcessWithTheirName) {
   const auto pool = sparse_pool(4 * kMiB);
   EXPECT_DEATH(
-      { auto extent = pool->allocate(ByteCount(64)); }, "extent of allocation 1 died unreleased: slab 0");
+      { auto extent = pool->allocate(ByteCount(64)); },
+      "extent of allocation [0-9]+ died unreleased: slab 0");
   EXPECT_DEATH(
       {
         Extent extent = *pool->allocate(ByteCount(64));
         extent = *pool->allocate(ByteCount(64));
       },
-      "extent of allocation 1 overwritten unreleased");
+      "extent of allocation [0-9]+ overwritten unreleased");
   EXPECT_DEATH(pool->release(Extent()), "release of no extent");
   EXPECT_DEATH(pool->quarantine(Extent()), "quarantine of no extent");
   EXPECT_DEATH(Extent::restore({}), "restore");

@@ -12,13 +12,14 @@ namespace orbitkv::model {
 enum class PlanKind : std::uint8_t { kSave = 1, kRestore = 2 };
 enum class Encoding : std::uint8_t { kRaw = 0 };
 
-// One block of a plan: the extent [offset, offset + slot_bytes) of a slab and an
-// engine block. The allocation is exactly the extent.
+// One block of a plan: the image [offset, offset + slot_bytes) of a slab and an engine
+// block. The revision is bound into the image's checksums: the allocation that it was saved
+// into, wherever it lies by now.
 struct PlanEntry {
   SlabId slab;
   std::uint32_t block = 0;   // engine block index, below the registration's num_blocks
   std::uint64_t offset = 0;  // in the slab, multiple of 64
-  AllocationId allocation;   // also the revision bound into the checksums
+  AllocationId revision;
   std::uint64_t seed = 0;    // checksum seed of this image (model/slot_image.h)
   std::uint64_t digest = 0;  // restore: of the image header; save: 0
   friend bool operator==(const PlanEntry&, const PlanEntry&) = default;
