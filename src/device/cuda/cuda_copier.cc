@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "device/cuda/bounce.h"
 
 namespace orbitkv::device::cuda {
 namespace {
@@ -26,42 +27,6 @@ constexpr std::uint32_t kHeadersPerPoll = 64;
       driver_error(driver, "cuEventQuery", code).message().c_str());
   std::abort();
 }
-
-// Pinned memory through which images of unregistered slabs are copied; made at first need.
-// One batch at a time.
-class Bounce {
- public:
-  Bounce(std::shared_ptr<Context> context, ByteCount bytes) : context_(std::move(context)), bytes_(bytes) {}
-  ~Bounce() {
-    Scope scope(*context_);
-    for (void* host : made_) context_->driver().cuMemFreeHost(host);
-  }
-  // Room for one image at least.
-  Status ready(std::uint64_t slot_bytes) {
-    if (buffer_.room.value >= slot_bytes) return ok_status();
-    const Driver& d = context_->driver();
-    // A smaller one is kept: freeing it would wait for all that the device does.
-    const ByteCount room(std::max(bytes_.value, slot_bytes));
-    void* host = nullptr;
-    ORBITKV_RETURN_IF_ERROR(status_of(
-        d, "cuMemHostAlloc", d.cuMemHostAlloc(&host, room.value, kHostAllocPortable | kHostAllocDeviceMap)));
-    made_.push_back(host);
-    CuPtr device = 0;
-    ORBITKV_RETURN_IF_ERROR(
-        status_of(d, "cuMemHostGetDevicePointer", d.cuMemHostGetDevicePointer(&device, host, 0)));
-    buffer_ = {static_cast<std::byte*>(host), device, room};
-    return ok_status();
-  }
-  const BounceBuffer& buffer() const { return buffer_; }
-
-  const Batch* user = nullptr;
-
- private:
-  const std::shared_ptr<Context> context_;
-  ByteCount bytes_;
-  BounceBuffer buffer_;
-  std::vector<void*> made_;
-};
 
 class CudaCopier final : public Copier {
  public:
@@ -103,8 +68,8 @@ class CudaCopier final : public Copier {
     const CopyTicket ticket{next_ticket_++};
     Batch& b = *batches_.emplace(ticket.value, std::move(opened)).first->second;
     b.windows = parts_->windows();
-    Scope scope(*parts_->context);
-    if (b.ready()) note(b, queues_->wait_for(b.direction(), b.ready().event()));
+    const Visit visit(*this);
+    if (b.ready()) note(b, queues().wait_for(b.direction(), b.ready().event(), !b.events().empty()));
     b.ready() = Fence();
     if (!b.bounces()) advance(b);  // filling the buffer is for whoever polls
     return ticket;
@@ -117,16 +82,16 @@ class CudaCopier final : public Copier {
     return b.failure.ok() && b.all_launched() && b.next_event == b.events().size();
   }
 
-  // Others may hold what this one waits for, so all of them go on.
   std::optional<CopyEnd> poll(CopyTicket ticket) override {
     auto it = batches_.find(ticket.value);
     if (it == batches_.end()) return std::nullopt;
-    Scope scope(*parts_->context);
-    for (auto& [number, batch] : batches_) {
-      if (!collect(*batch)) return CopyEnd{recompute("the process is ending"), it->second->stats, false};
-      advance(*batch);
-    }
+    const Visit visit(*this);
     Batch& b = *it->second;
+    if (!go_on(b)) return unproven(b);
+    if (waits_for_others(b)) {
+      for (auto& [number, other] : batches_)
+        if (!go_on(*other)) return unproven(b);
+    }
     const bool copied = b.running.empty() && (!b.failure.ok() || b.all_launched()) && b.take_headers(0);
     if (!copied || !fired(b)) return std::nullopt;
     return end(it);
@@ -134,6 +99,29 @@ class CudaCopier final : public Copier {
 
  private:
   using Batches = std::map<std::uint64_t, std::unique_ptr<Batch>>;
+
+  // One call of the copier. The context is entered where the driver is first needed, which
+  // most polls never come to: flags and sums lie in host memory.
+  class Visit {
+   public:
+    explicit Visit(CudaCopier& copier) : copier_(copier) {}
+    ~Visit() { copier_.scope_.reset(); }
+    Visit(const Visit&) = delete;
+
+   private:
+    CudaCopier& copier_;
+  };
+  void enter() {
+    if (!scope_) scope_.emplace(*parts_->context);
+  }
+  Queues& queues() {
+    enter();
+    return *queues_;
+  }
+  const Driver& driver() {
+    enter();
+    return parts_->context->driver();
+  }
 
   static std::size_t index(const Batch& b) { return static_cast<std::size_t>(b.direction()); }
   Bounce& bounce(const Batch& b) {
@@ -155,6 +143,18 @@ class CudaCopier final : public Copier {
     return rules;
   }
 
+  // False: the driver has gone, because the process ends.
+  bool go_on(Batch& b) {
+    if (!collect(b)) return false;
+    advance(b);
+    return true;
+  }
+  static CopyEnd unproven(const Batch& b) { return {recompute("the process is ending"), b.stats, false}; }
+  // They hold all launches, or the buffer, and nobody may be polling them.
+  static bool waits_for_others(const Batch& b) {
+    return b.failure.ok() && b.running.empty() && !b.all_launched();
+  }
+
   // Puts on the queues whatever there is room for; a round begins when the last has ended.
   void advance(Batch& b) {
     while (b.failure.ok()) {
@@ -162,7 +162,10 @@ class CudaCopier final : public Copier {
         if (!b.running.empty() || !begin_round(b)) break;
         continue;
       }
-      LaunchMemory* transfer = pools_[index(b)]->take();
+      LaunchPool& pool = *pools_[index(b)];
+      if (!pool.any_free()) return;
+      enter();
+      LaunchMemory* transfer = pool.take();
       if (transfer == nullptr) return;
       launch(b, *transfer);
     }
@@ -176,6 +179,7 @@ class CudaCopier final : public Copier {
     if (!b.bounces()) return b.next_round(rules_for(b), {}) && !b.launches.empty();
     Bounce& buffer = bounce(b);
     if (buffer.user != nullptr && buffer.user != &b) return false;
+    enter();
     note(b, buffer.ready(b.largest_slot()));
     if (!b.failure.ok()) return false;
     buffer.user = &b;
@@ -205,9 +209,9 @@ class CudaCopier final : public Copier {
     const bool by_dma = direct(b, plan);
     Status enqueued = ok_status();
     if (by_dma) {
-      enqueued = queues_->copy_direct(plan, transfer, b.direction(), b.stats.submissions);
+      enqueued = queues().copy_direct(plan, transfer, b.direction(), b.stats.submissions);
     } else {
-      enqueued = queues_->launch(plan, transfer, b.direction(), window_for(b, plan));
+      enqueued = queues().launch(plan, transfer, b.direction(), window_for(b, plan));
       ++b.stats.submissions;
     }
     b.stats.method = by_dma ? CopyMethod::kDirect : CopyMethod::kKernel;
@@ -231,9 +235,9 @@ class CudaCopier final : public Copier {
   // What a failed call left on the queues is waited for like a launch that reads no sums.
   void drain_accepted(Batch& b, LaunchMemory& transfer, const Status& why) {
     note(b, why);
-    const Status fenced = queues_->fence_accepted(transfer, b.direction());
+    const Status fenced = queues().fence_accepted(transfer, b.direction());
     if (fenced.ok()) return;
-    const CuResult code = queues_->drain();
+    const CuResult code = queues().drain();
     if (code != kCuSuccess && code != kCuDeinitialized) end_process(parts_->context->driver(), code);
     b.running.pop_back();
     pools_[index(b)]->give_back(&transfer);
@@ -246,16 +250,16 @@ class CudaCopier final : public Copier {
     for (std::uint32_t signal = 0; signal < plan.turns.size() && b.failure.ok(); ++signal) {
       if (signal + 1 == plan.turns.size() && plan.last_turn_goes_on) break;
       while (b.next_event < events.size() && events[b.next_event].turn < plan.turns[signal] && b.failure.ok())
-        note(b, queues_->record(events[b.next_event++].event));
+        note(b, queues().record(events[b.next_event++].event));
       if (b.next_event < events.size() && events[b.next_event].turn == plan.turns[signal] && b.failure.ok())
-        note(b, queues_->record_after(transfer, signal, events[b.next_event++].event));
+        note(b, queues().record_after(transfer, signal, events[b.next_event++].event));
     }
-    note(b, queues_->close_signals(transfer));
+    note(b, queues().close_signals(transfer));
   }
 
   void record_rest(Batch& b) {
     while (b.next_event < b.events().size() && b.failure.ok())
-      note(b, queues_->record(b.events()[b.next_event++].event));
+      note(b, queues().record(b.events()[b.next_event++].event));
   }
 
   // Takes in what signals say. False: the driver has gone, because the process ends.
@@ -291,7 +295,7 @@ class CudaCopier final : public Copier {
 
   // Whether the launch has ended on the device, and as it should.
   bool look_at_device(Batch& b, Batch::Running& front, bool& ended) {
-    const Driver& d = parts_->context->driver();
+    const Driver& d = driver();
     const CuResult code = d.cuEventQuery(front.transfer->ended);
     if (code == kCuNotReady) return true;
     if (code == kCuDeinitialized) return false;
@@ -309,14 +313,14 @@ class CudaCopier final : public Copier {
   // record that will not come.
   bool fired(Batch& b) {
     if (b.events().empty()) return true;
-    const Driver& d = parts_->context->driver();
+    const Driver& d = driver();
     if (b.fired == nullptr) {
       while (b.next_event < b.events().size()) {
-        const Status recorded = queues_->record(b.events()[b.next_event++].event);
+        const Status recorded = queues().record(b.events()[b.next_event++].event);
         note(b, recorded);
       }
       b.fired = take_event();
-      const Status marked = b.fired != nullptr ? queues_->record({reinterpret_cast<std::uint64_t>(b.fired)})
+      const Status marked = b.fired != nullptr ? queues().record({reinterpret_cast<std::uint64_t>(b.fired)})
                                                : Status(bug("no event to mark the layer events with"));
       note(b, marked);
       if (!marked.ok()) return true;
@@ -326,7 +330,7 @@ class CudaCopier final : public Copier {
   CuEvent take_event() {
     CuEvent event = nullptr;
     if (fired_.empty()) {
-      parts_->context->driver().cuEventCreate(&event, kEventDisableTiming);
+      driver().cuEventCreate(&event, kEventDisableTiming);
       return event;
     }
     event = fired_.back();
@@ -351,6 +355,7 @@ class CudaCopier final : public Copier {
   std::array<std::unique_ptr<LaunchPool>, 2> pools_;
   Batches batches_;
   std::vector<CuEvent> fired_;  // not in use
+  std::optional<Scope> scope_;  // of the present call
   std::uint64_t next_ticket_ = 1;
 };
 

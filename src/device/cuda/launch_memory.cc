@@ -1,6 +1,7 @@
 #include "device/cuda/launch_memory.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <type_traits>
 
@@ -78,28 +79,46 @@ LaunchPool::~LaunchPool() {
   if (host_ != nullptr) d.cuMemFreeHost(host_);
 }
 
-// Its last thread blocks may still be leaving after all flags are up, and a stream may not
-// have looked at the flags yet: lowering them then would make it wait for ever.
-bool LaunchPool::rests(const LaunchMemory& t) const {
-  const Driver& d = context_->driver();
-  if (t.sequence == 0) return true;
-  if (d.cuEventQuery(t.ended) == kCuNotReady) return false;
-  return !t.waited_for || d.cuEventQuery(t.signalled) != kCuNotReady;
+// A stream may not have looked at the flags yet: lowering them would make it wait for ever.
+bool LaunchPool::signals_are_read(const LaunchMemory& t) const {
+  return !t.waited_for || context_->driver().cuEventQuery(t.signalled) != kCuNotReady;
+}
+
+// The last thread blocks of a launch may still be leaving after all flags are up. What has
+// ended on a stream ended after all before it there, so one look at the newest tells of most.
+void LaunchPool::find_resting() {
+  std::vector<LaunchMemory*> by_age = free_;
+  std::sort(by_age.begin(), by_age.end(), [](auto* a, auto* b) { return a->order > b->order; });
+  std::array<bool, 2> ended{};  // those that are older than this one, by stream
+  for (LaunchMemory* t : by_age) {
+    bool& known = ended[t->ended_by_sums ? 1 : 0];
+    known = known || context_->driver().cuEventQuery(t->ended) != kCuNotReady;
+    t->rests = known && signals_are_read(*t);
+  }
 }
 
 LaunchMemory* LaunchPool::take() {
-  auto it = std::find_if(free_.begin(), free_.end(), [&](const LaunchMemory* t) { return rests(*t); });
+  const auto resting = [&] {
+    return std::find_if(free_.begin(), free_.end(), [](const LaunchMemory* t) { return t->rests; });
+  };
+  auto it = resting();
+  if (it == free_.end()) {
+    find_resting();
+    it = resting();
+  }
   if (it == free_.end()) return nullptr;
   LaunchMemory* t = *it;
   free_.erase(it);
   std::fill_n(t->flags, kMaxFragmentsPerLaunch, 0u);
   if (++t->sequence == 0) t->sequence = 1;
   t->nonce = fresh_nonce();
-  t->waited_for = false;
+  t->order = ++launches_;
+  t->waited_for = t->ended_by_sums = false;
   return t;
 }
 
 void LaunchPool::give_back(LaunchMemory* transfer) {
+  transfer->rests = false;
   free_.push_back(transfer);
 }
 

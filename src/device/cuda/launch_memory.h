@@ -23,6 +23,9 @@ struct LaunchMemory {
   CuEvent ended = nullptr;      // after the launch
   CuEvent signalled = nullptr;  // after the last wait for its flags
   bool waited_for = false;      // a queue waits for its flags, up to `signalled`
+  bool ended_by_sums = false;   // `ended` was recorded on the stream of sums, not of copies
+  bool rests = true;            // nothing on the device knows it any more
+  std::uint64_t order = 0;      // of its launch among those of its pool
   std::uint32_t sequence = 0;
   std::uint64_t nonce = 0;
 
@@ -48,7 +51,9 @@ class LaunchPool {
   // Everything has ended.
   ~LaunchPool();
 
-  // Null: all are in use. Flags are down, sequence and nonce fresh.
+  bool any_free() const { return !free_.empty(); }
+  // Null: all are in use. Flags are down, sequence and nonce fresh. Launches are enqueued in
+  // the order in which they were taken.
   LaunchMemory* take();
   // Its launch was seen to end, or never began; its flags may still be waited for.
   void give_back(LaunchMemory* transfer);
@@ -56,13 +61,15 @@ class LaunchPool {
  private:
   explicit LaunchPool(std::shared_ptr<Context> context) : context_(std::move(context)) {}
   Status fill(std::uint32_t count);
-  bool rests(const LaunchMemory& transfer) const;
+  void find_resting();
+  bool signals_are_read(const LaunchMemory& transfer) const;
 
   const std::shared_ptr<Context> context_;
   void* host_ = nullptr;
   CuPtr counters_ = 0;
   std::vector<LaunchMemory> transfers_;
   std::vector<LaunchMemory*> free_;  // oldest first; some may not rest yet
+  std::uint64_t launches_ = 0;
 };
 
 }  // namespace orbitkv::device::cuda

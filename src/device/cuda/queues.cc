@@ -152,15 +152,13 @@ Queues::~Queues() {
   if (copied_ != nullptr) d.cuEventDestroy(copied_);
 }
 
-Status Queues::wait_for(Direction direction, EventHandle event) {
+Status Queues::wait_for(Direction direction, EventHandle event, bool layers) {
   const Driver& d = context_->driver();
-  const auto i = static_cast<std::size_t>(direction);
-  for (CuStream stream : {copy_[i], sum_[i], signal_}) {
-    if (direction == Direction::kSave && stream == signal_) continue;
-    ORBITKV_RETURN_IF_ERROR(
-        status_of(d, "cuStreamWaitEvent", d.cuStreamWaitEvent(stream, event_of(event), 0)));
-  }
-  return ok_status();
+  const auto wait = [&](CuStream stream) {
+    return status_of(d, "cuStreamWaitEvent", d.cuStreamWaitEvent(stream, event_of(event), 0));
+  };
+  ORBITKV_RETURN_IF_ERROR(wait(copy_stream(direction)));
+  return layers ? wait(signal_) : ok_status();
 }
 
 Status Queues::launch_kernel(const LaunchPlan& plan, PlanLaunch& p, const Window& window, CuStream stream) {
@@ -212,7 +210,14 @@ Status Queues::copy_direct(const LaunchPlan& plan, LaunchMemory& transfer, Direc
   Window window;
   window.ctas = kSumCtas;
   ORBITKV_RETURN_IF_ERROR(launch_kernel(plan, p, window, sums));
-  return status_of(d, "cuEventRecord", d.cuEventRecord(transfer.ended, sums));
+  return record_ended_on_sums(transfer, direction);
+}
+
+Status Queues::record_ended_on_sums(LaunchMemory& transfer, Direction direction) {
+  const Driver& d = context_->driver();
+  transfer.ended_by_sums = true;
+  return status_of(d, "cuEventRecord",
+                   d.cuEventRecord(transfer.ended, sum_[static_cast<std::size_t>(direction)]));
 }
 
 Status Queues::record_after(LaunchMemory& transfer, std::uint32_t signal, EventHandle event) {
@@ -246,7 +251,7 @@ Status Queues::fence_accepted(LaunchMemory& transfer, Direction direction) {
   const CuStream copies = copy_stream(direction), sums = sum_[static_cast<std::size_t>(direction)];
   ORBITKV_RETURN_IF_ERROR(status_of(d, "cuEventRecord", d.cuEventRecord(copied_, copies)));
   ORBITKV_RETURN_IF_ERROR(status_of(d, "cuStreamWaitEvent", d.cuStreamWaitEvent(sums, copied_, 0)));
-  return status_of(d, "cuEventRecord", d.cuEventRecord(transfer.ended, sums));
+  return record_ended_on_sums(transfer, direction);
 }
 
 CuResult Queues::drain() {

@@ -31,9 +31,9 @@ class Queues {
   static Result<std::unique_ptr<Queues>> create(std::shared_ptr<Context> context, QueueOptions options);
   ~Queues();
 
-  // Copies of this direction that are enqueued from now on wait for the event; so do the
-  // layer events of restores.
-  Status wait_for(Direction direction, EventHandle event);
+  // Copies of this direction that are enqueued from now on wait for the event, and with them
+  // the sums that follow; with `layers` also the layer events of restores.
+  Status wait_for(Direction direction, EventHandle event, bool layers);
   // The plan lies in the transfer. One launch; the transfer's `ended` is recorded behind it.
   Status launch(const LaunchPlan& plan, LaunchMemory& transfer, Direction direction, const Window& window);
   // The same by DMA, then a kernel that sums; `submissions` grows by the calls.
@@ -57,6 +57,7 @@ class Queues {
       : context_(std::move(context)), options_(options) {}
   Status make_streams();
   Status launch_kernel(const LaunchPlan& plan, PlanLaunch& parameters, const Window& window, CuStream stream);
+  Status record_ended_on_sums(LaunchMemory& transfer, Direction direction);
   CuStream copy_stream(Direction direction) const { return copy_[static_cast<std::size_t>(direction)]; }
 
   const std::shared_ptr<Context> context_;
