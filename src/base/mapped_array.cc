@@ -1,16 +1,16 @@
-#include "cache/mapped_array.h"
+#include "base/mapped_array.h"
 
 #include <sys/mman.h>
 
 #include "base/check.h"
 
-namespace orbitkv::cache {
+namespace orbitkv {
 
 MappedBytes::MappedBytes(std::size_t bytes) : bytes_(bytes) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* p = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, kFlags, -1, 0);
   ORBITKV_CHECK(p != MAP_FAILED,
-                "no address space for the cache tables; lower max_blocks or raise ulimit -v");
+                "no address space for a table; lower its bound (max_blocks, SSD records) or raise ulimit -v");
   data_ = static_cast<std::byte*>(p);
   // Refusal only costs speed.
   (void)::madvise(p, bytes_, MADV_HUGEPAGE);
@@ -20,4 +20,4 @@ MappedBytes::~MappedBytes() {
   ::munmap(data_, bytes_);
 }
 
-}  // namespace orbitkv::cache
+}  // namespace orbitkv
