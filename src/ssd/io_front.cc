@@ -24,6 +24,11 @@ IoFront::IoFront(const IoOptions& options) : options_(bounded(options)), complet
   files_.reserve(kIoFiles);
 }
 
+IoFront::~IoFront() {
+  for (const OpenFile& file : files_)
+    if (file.fd.valid()) unlock_real(file.fd.get());
+}
+
 Result<Io::Opened> IoFront::open(const std::string& path, ByteCount bytes) {
   if (files_.size() == kIoFiles)
     return busy(format_text("%zu files are open for I/O, %s would be one more; use fewer paths", kIoFiles,

@@ -32,6 +32,7 @@ class IoFront : public Io {
 
  protected:
   explicit IoFront(const IoOptions& options);
+  ~IoFront() override;  // after the implementation has waited for what was accepted
 
   virtual void hand_over(const Accepted& accepted) = 0;  // never refused
   virtual void handed_over() {}                          // a batch is complete

@@ -13,11 +13,13 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "base/time.h"
 
 namespace orbitkv::ssd {
 namespace {
 
 constexpr mode_t kMode = 0600;
+constexpr Duration kLockWait = milliseconds(2000);
 
 Error refusal(const std::string& path, int error) {
   const char* remedy = "";
@@ -71,8 +73,14 @@ Result<std::uint64_t> length_of(int fd) {
   return bytes;
 }
 
+// The kernel keeps a killed process's lock until the device has ended what that asked for;
+// so it is waited for, and nothing of a former process is written later.
 Status lock(int fd) {
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return ok_status();
+  const TimePoint end = monotonic_now() + kLockWait;
+  int status;
+  while ((status = ::flock(fd, LOCK_EX | LOCK_NB)) != 0 && errno == EWOULDBLOCK && monotonic_now() < end)
+    ::usleep(10'000);
+  if (status == 0) return ok_status();
   if (errno == EWOULDBLOCK)
     return reject("in use by another process; stop it, or give each Manager a path of its own");
   return errno_error("cannot lock it");
@@ -129,6 +137,10 @@ Status grow_real(int fd, ByteCount bytes) {
   if (*length < bytes.value && ::ftruncate(fd, static_cast<off_t>(bytes.value)) != 0)
     return errno_error("cannot lengthen it");
   return ok_status();
+}
+
+void unlock_real(int fd) {
+  ::flock(fd, LOCK_UN);
 }
 
 ByteCount free_space_real(const std::string& path) {

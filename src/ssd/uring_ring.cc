@@ -128,6 +128,7 @@ void UringRing::run() {
     take_commands();
     start_what_may();
     if (!delayed_.empty()) start_delayed(monotonic_now());
+    report();  // what ended without the device
     show();
     // Stop is set behind the last command.
     if (shared_.stop && shared_.commands.empty() && turns_.empty() && tuner_.in_flight() == 0) return;
@@ -283,6 +284,10 @@ void UringRing::take_completions() {
     }
   }
   ::io_uring_cq_advance(&ring_, count);
+  report();
+}
+
+void UringRing::report() {
   completions_.push(finished_);
   finished_.clear();
 }

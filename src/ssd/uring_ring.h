@@ -74,6 +74,7 @@ class UringRing {
   io_uring_sqe* new_entry();
   void wait();
   void take_completions();
+  void report();
   void chunk_ended(std::uint64_t chunk, std::int64_t result, TimePoint now);
   void finish(std::uint32_t slot, TimePoint now);
   void arm_bell();
