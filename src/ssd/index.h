@@ -115,7 +115,6 @@ class Index {
   void list_in(std::uint32_t link, std::uint32_t segment);
   void list_out(std::uint32_t link);
   std::uint32_t take_record();
-  bool room_for(std::uint16_t shards) const;
   std::uint32_t take_further(std::span<const ImageMark> marks);
   void give_further(std::uint32_t link);
   void fill(std::uint32_t link, const IndexRecord& record, std::span<const ImageMark> marks);
