@@ -27,7 +27,7 @@ enum class SegmentCondition : std::uint8_t {
   kFree,      // no header of this store: nothing is in it
   kSealed,    // its footer says what it holds; images are not looked at
   kUnsealed,  // batches were found one by one; images of what is listed are right
-  kBad,       // its header or a part of its list could not be read from the device
+  kBad,       // its header could not be read from the device
 };
 
 struct SegmentFound {
@@ -37,7 +37,8 @@ struct SegmentFound {
   SegmentRead segment;        // of kSealed and kUnsealed
   std::uint64_t created = 0;  // unix seconds, of those
   std::uint32_t end = 0;      // of those: the first page behind the last batch or record
-  std::uint64_t damaged = 0;  // batches and records given up, a footer, a header that is none
+  // Batches and records given up, a footer, a header that is none, stretches not read.
+  std::uint64_t damaged = 0;
 };
 
 class ScanSink {
