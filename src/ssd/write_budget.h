@@ -1,0 +1,30 @@
+// Bytes a day as a token bucket: an eighth of the day's bytes may come at once, the rest
+// flows in evenly, so that no 24 hours see more than the budget. Owned by Admission, core
+// thread. Time that goes backwards counts as no time.
+#pragma once
+
+#include "base/ids.h"
+#include "base/time.h"
+
+namespace orbitkv::ssd {
+
+class WriteBudget {
+ public:
+  explicit WriteBudget(ByteCount daily);  // 0: no limit
+
+  bool limited() const { return burst_ > 0; }
+  // False, and nothing taken: not enough is left.
+  bool take(ByteCount bytes, TimePoint now);
+  void give_back(ByteCount bytes);
+  ByteCount left() const { return ByteCount(static_cast<std::uint64_t>(left_)); }  // at the last take()
+  // What could be written a second, now and evenly through the next hour.
+  double bytes_per_second() const;
+
+ private:
+  double burst_ = 0, per_second_ = 0;
+  double left_ = 0;
+  TimePoint filled_;
+  bool started_ = false;
+};
+
+}  // namespace orbitkv::ssd
