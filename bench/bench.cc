@@ -13,6 +13,7 @@
 #include "bench/harness.h"
 #include "bench/query.h"
 #include "bench/replay.h"
+#include "bench/ssd.h"
 #include "bench/transfer.h"
 
 namespace orbitkv::bench {
@@ -32,7 +33,11 @@ constexpr std::array kBenches = {
     Bench{"restore", run_restore_bench}, Bench{"publish", run_publish_bench},
     Bench{"idle", run_idle_bench},       Bench{"memory", run_memory_bench},
     Bench{"attach", run_attach_bench},   Bench{"replay", run_replay_bench},
+    Bench{"ssd", run_ssd_bench},
 };
+
+constexpr std::uint32_t kRuns = 5;
+constexpr std::uint32_t kSsdRuns = 15;  // the device drifts
 
 // What nobody knows must not be measured as something else.
 bool names_device(std::string_view name) {
@@ -59,12 +64,15 @@ std::string names() {
 int run(const Flags& flags, const char* self) {
   Options options;
   options.json = flags.json;
-  options.runs = static_cast<int>(std::clamp(flags.runs, 1u, 1000u));
+  const std::uint32_t runs = flags.name == "ssd" ? kSsdRuns : kRuns;
+  options.runs = static_cast<int>(std::clamp(flags.runs == 0 ? runs : flags.runs, 1u, 1000u));
   options.only_case = flags.only;
   options.self = self;
   options.device = flags.device;
   options.file = flags.file;
   options.window = flags.window;
+  options.path = flags.path;
+  options.file_bytes = ByteCount(flags.file_bytes);
   if (!names_device(options.device)) {
     std::fprintf(stderr, "bench: no device is called \"%s\"; use cpu:0 or cuda:<number>\n",
                  options.device.c_str());
@@ -73,7 +81,8 @@ int run(const Flags& flags, const char* self) {
   int status = 0;
   bool known = false;
   for (const Bench& bench : kBenches) {
-    const bool of_all = flags.name == "all" && bench.run != run_replay_bench;  // it needs a file
+    // replay needs a file; ssd writes gigabytes.
+    const bool of_all = flags.name == "all" && bench.run != run_replay_bench && bench.run != run_ssd_bench;
     if (!of_all && flags.name != bench.name) continue;
     known = true;
     status = worse(status, bench.run(options));

@@ -7,13 +7,15 @@
 namespace orbitkv::bench {
 
 struct Flags {
-  std::string name;  // "channel", "query", …, "all"
-  std::string only;  // one case, empty = all
-  std::uint32_t runs = 5;
+  std::string name;        // "channel", "query", …, "all"
+  std::string only;        // one case, empty = all
+  std::uint32_t runs = 0;  // 0: 5, ssd 15
   bool json = false;
   std::string device = "cpu:0";  // copy, restore, publish: where pages lie
   std::string file;              // replay: the trace
   std::string window;            // copy on a GPU
+  std::string path;              // ssd: the directory of its file
+  std::uint64_t file_bytes = 0;  // ssd: 0 = 8 GiB, or a third of the free space
 };
 
 std::string names();

@@ -24,6 +24,8 @@ struct Options {
   std::string device = "cpu:0";  // where pages lie: "cpu:0" or "cuda:<number>"
   std::string file;              // replay: the trace
   std::string window;            // copy on a GPU: this window instead of the tuned ones
+  std::string path;              // ssd: the directory of its file
+  ByteCount file_bytes;          // ssd: 0 = as much as it likes
   bool on_gpu() const { return device.starts_with("cuda:"); }
   // A name that ends with * stands for all that begin so.
   bool wants(std::string_view name) const {

@@ -1,0 +1,13 @@
+// `orbitkv bench ssd`: random reads and writes of the store's I/O on a fully written
+// file, beside fio on the same file from the same kind of pages, by turns. The file has
+// no name, so that nothing is left whatever ends the bench. Uses no Manager.
+#pragma once
+
+#include "bench/harness.h"
+
+namespace orbitkv::bench {
+
+// Returns the exit status: 0, or 1 when a request failed or the file cannot be made.
+int run_ssd_bench(const Options& options);
+
+}  // namespace orbitkv::bench
