@@ -4,7 +4,7 @@
 #include <map>
 #include <random>
 
-#include "ssd/format_suite.h"
+#include "ssd/written_store_suite.h"
 
 namespace orbitkv::ssd::suite {
 namespace {
@@ -44,12 +44,6 @@ EntryList read_batch(const SegmentBuilder& builder, const ClosedBatch& batch) {
 std::vector<ImageMark> marks(std::uint16_t shards, std::uint64_t from = 1) {
   std::vector<ImageMark> out;
   for (std::uint16_t i = 0; i < shards; ++i) out.push_back({from + i, AllocationId(1000 + from + i)});
-  return out;
-}
-
-BlockHash numbered(std::uint64_t n) {
-  BlockHash out = hash(0);
-  std::memcpy(out.bytes.data(), &n, sizeof n);
   return out;
 }
 
