@@ -8,11 +8,13 @@
 #include "cache/images.h"
 #include "cache/instances.h"
 #include "cache/leases.h"
+#include "cache/loads.h"
 #include "cache/namespaces.h"
 #include "cache/operations.h"
 #include "cache/publish.h"
 #include "cache/restore.h"
 #include "cache/sessions.h"
+#include "cache/spill.h"
 
 namespace orbitkv::cache {
 
@@ -31,42 +33,54 @@ Error session_closed(SessionId session) {
 }  // namespace
 
 struct Core::Impl {
-  Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports)
+  Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* tier_in)
       : config(c),
         pool(pool_in),
+        tier(tier_in),
+        namespaces(tier_in),
         images({{c.max_blocks, c.seed}, c.eviction_batch}, pool_in, namespaces),
         instances(namespaces, largest_slab(pool_in)),
         operations(sessions, instances),
-        leases({c.lease_ttl, c.seed}, images, sessions),
+        loads({images, namespaces, pool_in, tier_in}),
+        leases({c.lease_ttl, c.load_wait, c.seed}, images, sessions, loads, tier_in),
+        spill({images, namespaces, pool_in, tier_in}),
         grants({ports, images, namespaces, sessions, operations}),
-        publisher({ports, images, instances, operations, grants, c.publish_wait}),
-        restorer({ports, images, leases, operations, grants}) {}
+        publisher({ports, images, instances, operations, grants, spill, c.publish_wait}),
+        restorer({ports, images, leases, operations, grants, spill}) {
+    if (tier != nullptr) images.set_keeper(&spill);
+  }
   ~Impl();
 
   Result<Registration*> registration_of(SessionId session, RegistrationId id);
   Result<Leases::Target> target_of(const QueryPart& part);
   void withdraw(OperationIndex index, const Error& why, TimePoint now);
   void leave(RegistrationId id);
+  void wake(TimePoint now);
+  void add_tier_stats(CoreStats& s) const;
 
   CoreConfig config;
   mem::Pool& pool;
+  Tier* tier;
   Namespaces namespaces;
   Sessions sessions;
   Images images;
   Instances instances;
   Operations operations;
+  Loads loads;
   Leases leases;
+  Spill spill;
   Grants grants;
   Publisher publisher;
   Restorer restorer;
 };
 
-Core::Core(const CoreConfig& config, mem::Pool& pool, Ports& ports)
-    : impl_(std::make_unique<Impl>(config, pool, ports)) {}
+Core::Core(const CoreConfig& config, mem::Pool& pool, Ports& ports, Tier* tier)
+    : impl_(std::make_unique<Impl>(config, pool, ports, tier)) {}
 
 Core::~Core() = default;
 
-// Open operations are left where they are: Images quarantines what is still lent.
+// Open operations are left where they are: Images quarantines what is still lent, loading
+// or being stored.
 Core::Impl::~Impl() {
   for (std::uint32_t s = 0; s < limits::kSessions; ++s) {
     for (const OperationIndex op : operations.of_session(SessionId(s))) operations.close(op);
@@ -82,6 +96,12 @@ void Core::open_session(SessionId session, TimePoint) {
 void Core::Impl::leave(RegistrationId id) {
   const InstanceId instance = instances.find(id)->instance;
   if (instances.remove(id)) leases.end_instance(instance);
+}
+
+// Publishes that waited for a load look again, however it ended.
+void Core::Impl::wake(TimePoint now) {
+  if (tier == nullptr) return;
+  for (const RecordId record : loads.take_ended()) publisher.wake(record, now);
 }
 
 void Core::Impl::withdraw(OperationIndex index, const Error& why, TimePoint now) {
@@ -112,6 +132,7 @@ void Core::close_session(SessionId session_id, TimePoint now) {
   if (session.state == SessionState::kClosing && session.open_operations == 0) {
     step(session.state, SessionEvent::kEmptied);
   }
+  impl_->wake(now);
 }
 
 void Core::process_ended(SessionId session_id, TimePoint now) {
@@ -143,6 +164,7 @@ Result<RegistrationId> Core::register_rank(SessionId session_id, const model::Ra
                             limits::kRegistrationsPerSession));
   }
   ORBITKV_ASSIGN_OR_RETURN(const RegistrationId id, impl_->instances.add(session_id, rank));
+  impl_->namespaces.open_spaces(impl_->instances.find(id)->name_space, rank);
   session->registrations.push_back(id);
   return id;
 }
@@ -180,17 +202,27 @@ Result<Leases::Target> Core::Impl::target_of(const QueryPart& part) {
                             short_hex(part.instance.bytes).c_str(), instance->present,
                             instance->ranks.size()));
   }
-  if (instances.any_rank(*instance).find_group(part.group) == nullptr) {
+  const RegisteredGroup* group = instances.any_rank(*instance).find_group(part.group);
+  if (group == nullptr) {
     return reject(format_text("group %u is not registered by the instance", part.group.value));
   }
   const auto ranks = static_cast<std::uint16_t>(instance->ranks.size());
-  return Leases::Target{images.table().key_space(instance->name_space, part.group), ranks};
+  Leases::Target target;
+  target.space = images.table().key_space(instance->name_space, part.group);
+  target.ranks = ranks;
+  if (tier == nullptr) return target;
+  target.tier = namespaces.space(instance->name_space, part.group);
+  target.shards = group->shards;
+  target.slot_bytes = group->slot_bytes;
+  return target;
 }
 
 Result<QueryAnswer> Core::query(SessionId session, const QueryPart& part, TimePoint now) {
   if (impl_->sessions.open_session(session) == nullptr) return session_closed(session);
   ORBITKV_ASSIGN_OR_RETURN(const Leases::Target target, impl_->target_of(part));
-  return impl_->leases.query(session, part, target, now);
+  Result<QueryAnswer> answer = impl_->leases.query(session, part, target, now);
+  impl_->wake(now);
+  return answer;
 }
 
 Result<PublishAnswer> Core::publish(const PublishInput& in, TimePoint now) {
@@ -237,6 +269,7 @@ void Core::drained(const OperationKey& key, const DrainReport& report, TimePoint
   const Operation& op = impl_->operations.at(index);
   if (op.kind == model::PlanKind::kSave) {
     impl_->publisher.drained(index, report, now);
+    impl_->spill.write_behind();
   } else {
     impl_->restorer.drained(index, report);
   }
@@ -246,14 +279,60 @@ void Core::bank_freed(SessionId session, TimePoint) {
   if (impl_->sessions.open_session(session) != nullptr) impl_->grants.bank_freed(session);
 }
 
+void Core::loaded(TransferId transfer, bool ok, TimePoint now) {
+  if (!impl_->leases.loaded(transfer, ok, now)) {
+    ORBITKV_ERROR("the tier ends load %llu, which is not under way",
+                  static_cast<unsigned long long>(transfer.value));
+  }
+  impl_->wake(now);
+}
+
+void Core::stored(TransferId transfer, bool ok, TimePoint) {
+  if (!impl_->spill.stored(transfer, ok)) {
+    ORBITKV_ERROR("the tier ends store %llu, which is not under way",
+                  static_cast<unsigned long long>(transfer.value));
+  }
+  impl_->spill.write_behind();
+}
+
+void Core::tier_ready(TimePoint now) {
+  impl_->loads.tier_ready();
+  impl_->leases.pump(now);
+  impl_->wake(now);
+}
+
 void Core::tick(TimePoint now) {
   impl_->leases.expire(now);
+  tier_ready(now);  // in case its word was lost
+  impl_->spill.write_behind();
   impl_->publisher.tick(now);
   impl_->images.abandon_idle_since({now.ns - impl_->config.incomplete_ttl.ns});
 }
 
 ByteCount Core::evict(ByteCount bytes) {
   return impl_->images.evict(bytes);
+}
+
+CleanUp Core::clean_up(ByteCount bytes) {
+  const ImageStats before = impl_->images.stats();
+  impl_->images.evict(bytes);
+  const ImageStats after = impl_->images.stats();
+  return {.evicted = after.evicted - before.evicted,
+          .evicted_bytes = after.evicted_bytes - before.evicted_bytes,
+          .free = impl_->pool.free_bytes(),
+          .referenced = after.pinned_images,
+          .writing = after.held};
+}
+
+std::uint64_t Core::drop_namespace(const model::NamespaceDigest& digest) {
+  const auto index = impl_->namespaces.find(digest);
+  if (!index) return 0;
+  impl_->namespaces.acquire(*index);
+  impl_->loads.doom(*index);
+  for (const TierSpace space : impl_->namespaces.spaces(*index)) impl_->tier->drop_space(space);
+  const std::uint64_t dropped = impl_->images.drop_all(*index);
+  impl_->namespaces.release(*index);
+  return dropped;
 }
 
 // ---- status ----
@@ -287,7 +366,30 @@ CoreStats Core::stats() const {
   s.quarantined_extents = images.quarantined_extents;
   s.leased = images.pinned;
   s.quarantined = impl_->pool.stats().quarantined;
+  impl_->add_tier_stats(s);
   return s;
+}
+
+void Core::Impl::add_tier_stats(CoreStats& s) const {
+  const LoadStats& in = loads.stats();
+  s.loads = in.started;
+  s.loaded = in.landed;
+  s.loaded_bytes = in.landed_bytes.value;
+  s.load_failures = in.failed;
+  s.loads_gone = in.gone;
+  s.loads_given_up = in.abandoned;
+  s.shared_loads = in.shared;
+  s.loads_refused_memory = in.refused_memory;
+  s.loads_refused_bounds = in.refused_bounds;
+  s.load_timeouts = leases.stats().wait_timeouts;
+  s.loading = loads.count();
+  s.loading_bytes = loads.bytes();
+  const SpillStats& out = spill.stats();
+  s.spilled = out.stored;
+  s.spilled_bytes = out.stored_bytes.value;
+  s.spill_failures = out.failed;
+  s.spills_refused = out.refused;
+  s.spilling = images.stats().held;
 }
 
 std::vector<InstanceStats> Core::instances() const {

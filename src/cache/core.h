@@ -1,7 +1,7 @@
 // The cache core: sessions, instances, residency, queries and leases, publishes,
 // restores, eviction. Pure and single-threaded: time and completions come in as
-// calls, effects go out through Ports. The daemon drives it from its core thread;
-// tests drive it with a scripted Ports. It never blocks, reads a clock, touches
+// calls, effects go out through Ports and, where there is an SSD, Tier. The daemon drives
+// it from its core thread; tests drive it with scripted ones. It never blocks, reads a clock, touches
 // payload bytes or a descriptor.
 #pragma once
 
@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "cache/tier.h"
 #include "mem/pool.h"
 #include "model/geometry.h"
 #include "model/plan.h"
@@ -54,6 +55,7 @@ class Ports {
 struct CoreConfig {
   std::uint32_t max_blocks = 1u << 20;  // residency table; more than fits is evicted
   Duration lease_ttl = seconds(600);
+  Duration load_wait = seconds(5);          // for blocks of a query to come from the tier, all in all
   Duration publish_wait = seconds(2);       // for another publisher of the same block
   Duration incomplete_ttl = seconds(60);    // image without an open grant that never completes
   ByteCount eviction_batch = 8 * kMiB;      // evicted at least, once anything is
@@ -69,12 +71,18 @@ struct QueryPart {
   std::string_view request_id;
   std::uint32_t first = 0, total = 0;
   std::span<const BlockHash> hashes;
+  // Wait for other hosts as well. Until there are any it only is a part of what is asked:
+  // the same list with the other answer is a new revision.
+  bool wait_for_full_prefix = false;
 };
 struct QueryAnswer {
-  std::uint32_t hit_blocks = 0;  // leading run over the parts so far
+  std::uint32_t hit_blocks = 0;  // leading run over the parts so far: resident, loading or stored
   std::uint64_t revision = 0;
   LeaseId lease;
   std::vector<std::uint64_t> resident;  // bitmap of this part
+  std::vector<std::uint64_t> stored =
+      {};                // likewise: not resident, but in the tier; empty: none or not looked
+  bool loading = false;  // read mode, last part: ask again, blocks of the run are on their way
 };
 
 struct PublishInput {
@@ -117,6 +125,26 @@ struct CoreStats {
   std::uint64_t waits = 0;  // grants put off (bank full, other publisher)
   std::uint64_t expired_leases = 0, quarantined_extents = 0;
   ByteCount leased, quarantined;
+
+  // Blocks from the tier. `loads` were begun; each lands, fails (by the tier's word), turns
+  // out to be gone, or is given up before the tier was told.
+  std::uint64_t loads = 0, loaded = 0, loaded_bytes = 0;
+  std::uint64_t load_failures = 0, loads_gone = 0, loads_given_up = 0, shared_loads = 0;
+  std::uint64_t loads_refused_memory = 0, loads_refused_bounds = 0;  // the run ended there
+  std::uint64_t load_timeouts = 0;                                   // queries that got what had landed
+  std::uint64_t loading = 0;                                         // now
+  ByteCount loading_bytes;
+  // Blocks to the tier.
+  std::uint64_t spilled = 0, spilled_bytes = 0, spill_failures = 0, spills_refused = 0;
+  std::uint64_t spilling = 0;  // now
+};
+
+// What a clean-up of DRAM did and what is left.
+struct CleanUp {
+  std::uint64_t evicted = 0;
+  ByteCount evicted_bytes, free;
+  std::uint64_t referenced = 0;  // blocks that leases or restores hold
+  std::uint64_t writing = 0;     // blocks that the tier is reading
 };
 
 struct InstanceStats {
@@ -127,7 +155,8 @@ struct InstanceStats {
 
 class Core {
  public:
-  Core(const CoreConfig& config, mem::Pool& pool, Ports& ports);
+  // `tier` outlives the core; nullptr: DRAM only.
+  Core(const CoreConfig& config, mem::Pool& pool, Ports& ports, Tier* tier = nullptr);
   ~Core();
 
   // ---- sessions ----
@@ -159,11 +188,22 @@ class Core {
   void drained(const OperationKey& op, const DrainReport& report, TimePoint now);
   // Plan bank space of this session came free.
   void bank_freed(SessionId session, TimePoint now);
+  // The tier's word on a load or store that it accepted; the slots are the core's again. A
+  // load that is not ok: they may hold anything.
+  void loaded(TransferId transfer, bool ok, TimePoint now);
+  void stored(TransferId transfer, bool ok, TimePoint now);
+  // It would take loads again.
+  void tier_ready(TimePoint now);
   // New pool capacity may let nothing wait; expiry, abandonment. Call at least every 250 ms.
   void tick(TimePoint now);
 
   // Evicts unleased blocks, least recent first, until `bytes` are free or none is left.
   ByteCount evict(ByteCount bytes);
+  // The same, told in full.
+  CleanUp clean_up(ByteCount bytes);
+  // Blocks of the namespace leave DRAM and the tier's open spaces; what is on its way does
+  // not arrive. Saves that engines have begun may still seal. Returns the blocks dropped.
+  std::uint64_t drop_namespace(const model::NamespaceDigest& digest);
 
   CoreStats stats() const;
   std::vector<InstanceStats> instances() const;

@@ -106,6 +106,7 @@ inline model::RankRegistration rank_of(const RankOptions& o) {
 struct WorldOptions {
   ByteCount pool = 16 * kMiB;
   CoreConfig core;
+  Tier* tier = nullptr;
 };
 
 class World {
@@ -120,7 +121,7 @@ class World {
     EXPECT_TRUE(made.ok()) << made.error().to_string();
     pool = std::move(made).value();
     pool->collect_offered();
-    core = std::make_unique<Core>(options.core, *pool, ports);
+    core = std::make_unique<Core>(options.core, *pool, ports, options.tier);
   }
 
   SessionId open() {

@@ -11,19 +11,9 @@ namespace orbitkv::cache {
 
 namespace {
 
-constexpr std::uint64_t kUnit = 64;
 // Attempts to make room for one slot: each evicts a batch. More would empty a
 // fragmented cache for the sake of one block.
 constexpr int kEvictionRounds = 8;
-constexpr std::size_t kAhead = 12;  // blocks, of prefetches
-
-std::uint64_t bit(ShardId shard) {
-  return std::uint64_t{1} << shard.value;
-}
-
-std::uint32_t units(ByteCount bytes) {
-  return static_cast<std::uint32_t>(bytes.value / kUnit);
-}
 
 std::uint32_t further_capacity(std::uint32_t max_blocks) {
   const std::uint64_t n = std::uint64_t{kFurtherSlotsPerBlock} * max_blocks;
@@ -42,10 +32,16 @@ Images::Images(const Config& config, mem::Pool& pool, Namespaces& namespaces)
 Images::~Images() {
   for (std::uint32_t r = 0; r < table_.high_water(); ++r) {
     const RecordId record(r);
-    const ImageState state = table_.hot(record).state;
-    if (state == ImageState::kFree) continue;
-    take_apart(record, state == ImageState::kLent ? inflight(record).lent : 0);
+    if (table_.hot(record).state == ImageState::kFree) continue;
+    take_apart(record, ImageEvent::kClose, unsafe_shards(record));
   }
+}
+
+// Slots that somebody may still copy into or out of.
+std::uint64_t Images::unsafe_shards(RecordId record) const {
+  const ImageState state = table_.hot(record).state;
+  if (state == ImageState::kLent) return inflight(record).lent;
+  return state == ImageState::kLoading || held(record) ? ~std::uint64_t{0} : 0;
 }
 
 // ---- reading ----
@@ -77,8 +73,13 @@ BlockKey Images::key(RecordId record) const {
   return {h.hash, h.name_space, h.group};
 }
 
+ByteCount Images::bytes(RecordId record) const {
+  return table_.cold(record).total_units * ByteCount(kUnit);
+}
+
 Images::SlotView Images::view(RecordId record, ShardId shard) const {
   if (sealed(record)) return {SlotState::kCommitted, kNoOperation};
+  if (loading(record)) return {SlotState::kLoading, kNoOperation};
   const Inflight& f = inflight(record);
   if (f.committed & bit(shard)) return {SlotState::kCommitted, kNoOperation};
   if (!(f.lent & bit(shard))) return {};
@@ -100,27 +101,23 @@ std::optional<mem::Extent> Images::allocate(ByteCount bytes) {
   }
 }
 
-bool Images::evict_in_window(const BlockKey& key) {
-  std::array<RecordId, limits::kProbeWindow> cells;
-  const std::size_t n = table_.window(key, cells);
-  for (std::size_t i = 0; i < n; ++i) {
-    if (sealed(cells[i]) && table_.cold(cells[i]).pins == 0) {
-      evict_one(cells[i]);
-      return true;
-    }
-  }
-  return false;
-}
-
-RecordId Images::make_record(const SlotWant& want) {
-  if (stats_.inflight == limits::kInflightImages) return kNoRecord;
+RecordId Images::make_record(const BlockKey& key, ImageEvent event) {
+  const ImageState state = next(ImageState::kFree, event);
   RecordId record = kNoRecord;
-  for (Residency::Insert r = table_.insert(want.key, record); r != Residency::Insert::kInserted;
-       r = table_.insert(want.key, record)) {
+  for (Residency::Insert r = table_.insert(key, record, state); r != Residency::Insert::kInserted;
+       r = table_.insert(key, record, state)) {
     const bool room =
-        r == Residency::Insert::kWindowFull ? evict_in_window(want.key) : evict(ByteCount(1)).value > 0;
+        r == Residency::Insert::kWindowFull ? evict_in_window(key) : evict(ByteCount(1)).value > 0;
     if (!room) return kNoRecord;
   }
+  namespaces_.acquire(key.name_space);
+  return record;
+}
+
+RecordId Images::make_inflight(const SlotWant& want) {
+  if (stats_.inflight == limits::kInflightImages) return kNoRecord;
+  const RecordId record = make_record(want.key, ImageEvent::kLend);
+  if (record == kNoRecord) return kNoRecord;
   std::uint32_t i = inflight_free_;
   if (i == kNoLink) {
     i = static_cast<std::uint32_t>(inflight_.size());
@@ -132,45 +129,47 @@ RecordId Images::make_record(const SlotWant& want) {
   inflight_[i].record = record;
   table_.hot(record).shards = want.shards;
   table_.cold(record).prev = i;
-  namespaces_.acquire(want.key.name_space);
   ++stats_.inflight;
   return record;
 }
 
-ImageSlot Images::put_words(RecordId record, const SlotWant& want, mem::Extent extent) {
+ImageSlot Images::put_words(RecordId record, const Placed& placed, mem::Extent extent) {
   const mem::Extent::Words w = extent.dissolve();
   ColdRecord& c = table_.cold(record);
-  c.total_units += units(w.bytes);
-  if (want.shard.value == 0) {
-    table_.hot(record).slab = w.slab;
-    table_.hot(record).offset = w.offset;
-    table_.hot(record).revision = w.allocation.value;
+  if (placed.shard.value == 0) {
+    HotRecord& h = table_.hot(record);
+    h.slab = w.slab;
+    h.offset = w.offset;
+    h.revision = w.allocation.value;
     c.allocation = w.allocation.value;
     c.units = units(w.bytes);
-    c.digest = want.owner.value;
+    c.digest = placed.digest;
     return {record, 0};
   }
-  const std::uint32_t i = further_.take();
-  ORBITKV_CHECK(i != 0, "further slots ran out between check and use");
-  further_.at(i) = {want.owner.value, w.allocation.value, w.allocation.value, w.offset, w.slab,
-                    units(w.bytes),   c.further,          want.shard,         0};
-  c.further = i;
-  return {record, i};
+  FurtherSlot& f = further_.at(placed.further);
+  f.digest = placed.digest;
+  f.allocation = f.revision = w.allocation.value;
+  f.offset = w.offset;
+  f.slab = w.slab;
+  f.units = units(w.bytes);
+  f.next = c.further;
+  f.shard = placed.shard;
+  c.further = placed.further;
+  return {record, placed.further};
 }
 
 std::optional<ImageSlot> Images::lend(const SlotWant& want) {
-  if (want.shard.value != 0) {
-    // Taken and given back: the check that put_words relies on.
-    const std::uint32_t probe = further_.take();
-    if (probe == 0) return std::nullopt;
-    further_.give_back(probe);
-  }
+  std::uint32_t further = 0;
+  if (want.shard.value != 0 && (further = further_.take()) == 0) return std::nullopt;
   auto extent = allocate(want.bytes);
-  if (!extent) return std::nullopt;
-  RecordId record = table_.find(want.key);
-  if (record == kNoRecord) record = make_record(want);
+  RecordId record = kNoRecord;
+  if (extent) {
+    record = table_.find(want.key);
+    if (record == kNoRecord) record = make_inflight(want);
+    if (record == kNoRecord) pool_.release(std::move(*extent));
+  }
   if (record == kNoRecord) {
-    pool_.release(std::move(*extent));
+    if (further != 0) further_.give_back(further);
     return std::nullopt;
   }
   const HotRecord& hot = table_.hot(record);
@@ -179,12 +178,13 @@ std::optional<ImageSlot> Images::lend(const SlotWant& want) {
   ORBITKV_CHECK(!((f.lent | f.committed) & bit(want.shard)), "slot is there already");
   if (f.lent == 0 && f.committed != 0) idle_unlink(table_.cold(record).prev);
   f.lent |= bit(want.shard);
-  return put_words(record, want, std::move(*extent));
+  table_.cold(record).total_units += units(extent->bytes());
+  return put_words(record, {want.shard, want.owner.value, further}, std::move(*extent));
 }
 
 // ---- ends of a lent slot ----
 
-void Images::commit(const ImageSlot& slot, std::uint64_t digest, TimePoint now) {
+bool Images::commit(const ImageSlot& slot, std::uint64_t digest, TimePoint now) {
   const ShardId shard = shard_of(slot);
   Inflight& f = inflight(slot.record);
   ORBITKV_CHECK(f.lent & bit(shard), "commit of a slot that is not lent");
@@ -193,14 +193,15 @@ void Images::commit(const ImageSlot& slot, std::uint64_t digest, TimePoint now) 
   (slot.further == 0 ? table_.cold(slot.record).digest : further_.at(slot.further).digest) = digest;
   if (std::popcount(f.committed) == table_.hot(slot.record).shards) {
     seal(slot.record);
-  } else {
-    after_lent(slot.record, now);
+    return true;
   }
+  after_lent(slot.record, now);
+  return false;
 }
 
 void Images::seal(RecordId record) {
   free_inflight(table_.cold(record).prev);
-  table_.hot(record).state = ImageState::kSealed;
+  step(table_.hot(record).state, ImageEvent::kSeal);
   table_.push_recent(record);
   ++stats_.sealed;
 }
@@ -253,7 +254,7 @@ void Images::remove_inflight(RecordId record) {
   const std::uint32_t i = table_.cold(record).prev;
   ORBITKV_CHECK(inflight_[i].lent == 0, "an image with a lent slot cannot go");
   table_.unindex(record);
-  take_apart(record, 0);
+  take_apart(record, ImageEvent::kGone);
   free_inflight(i);
 }
 
@@ -285,100 +286,6 @@ void Images::abandon_idle_since(TimePoint limit) {
     remove_inflight(inflight_[i].record);
     ++stats_.abandoned;
   }
-}
-
-// ---- pins ----
-
-// A pinned image stays in the recency list until eviction meets it or its last pin goes:
-// leasing then costs one line a block, not three.
-void Images::pin(std::span<const RecordId> records) {
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    if (i + kAhead < records.size()) table_.prefetch_pins(records[i + kAhead]);
-    ColdRecord& c = table_.cold(records[i]);
-    if (c.pins++ == 0) stats_.pinned += c.total_units * ByteCount(kUnit);
-  }
-}
-
-void Images::unpin(std::span<const RecordId> records) {
-  for (std::size_t i = records.size(); i-- > 0;) {
-    if (i >= 2 * kAhead) table_.prefetch_pins(records[i - 2 * kAhead]);
-    if (i >= kAhead) table_.prefetch_neighbours(records[i - kAhead]);
-    unpin_one(records[i]);
-  }
-}
-
-void Images::unpin_one(RecordId record) {
-  ColdRecord& c = table_.cold(record);
-  ORBITKV_CHECK(c.pins > 0, "unpin without a pin");
-  if (--c.pins > 0) return;
-  stats_.pinned -= c.total_units * ByteCount(kUnit);
-  if (!sealed(record)) {
-    take_apart(record, 0);
-    return;
-  }
-  if (table_.listed(record)) table_.unlink(record);
-  table_.push_recent(record);
-}
-
-// The least recent image that is not pinned; pinned ones on the way leave the list.
-RecordId Images::victim() {
-  for (;;) {
-    const RecordId record = table_.least_recent();
-    if (record == kNoRecord || table_.cold(record).pins == 0) return record;
-    table_.unlink(record);
-  }
-}
-
-void Images::drop(RecordId record) {
-  if (!sealed(record)) return;
-  table_.unindex(record);
-  --stats_.sealed;
-  table_.hot(record).state = ImageState::kDropped;
-  if (table_.listed(record)) table_.unlink(record);
-  if (table_.cold(record).pins == 0) take_apart(record, 0);
-}
-
-// ---- eviction ----
-
-// Returns every slot to the pool (those in `lent_shards` to quarantine) and frees the record.
-ByteCount Images::take_apart(RecordId record, std::uint64_t lent_shards) {
-  ByteCount freed;
-  const auto exit_slot = [&](const ImageSlot& slot) {
-    mem::Extent extent = mem::Extent::restore(words(slot).extent);
-    if (lent_shards & bit(shard_of(slot))) {
-      pool_.quarantine(std::move(extent));
-    } else {
-      freed += pool_.release(std::move(extent)).bytes;
-    }
-  };
-  if (table_.cold(record).allocation != 0) exit_slot({record, 0});
-  for (std::uint32_t i = table_.cold(record).further; i != 0;) {
-    const std::uint32_t next = further_.at(i).next;
-    exit_slot({record, i});
-    further_.give_back(i);
-    i = next;
-  }
-  namespaces_.release(table_.hot(record).name_space);
-  table_.free_record(record);
-  return freed;
-}
-
-ByteCount Images::evict_one(RecordId record) {
-  table_.unlink(record);
-  table_.unindex(record);
-  --stats_.sealed;
-  ++stats_.evicted;
-  return take_apart(record, 0);
-}
-
-ByteCount Images::evict(ByteCount bytes) {
-  ByteCount freed;
-  while (freed < bytes) {
-    const RecordId record = victim();
-    if (record == kNoRecord) break;
-    freed += evict_one(record);
-  }
-  return freed;
 }
 
 ImageStats Images::stats() const {

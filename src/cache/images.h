@@ -1,7 +1,8 @@
-// Block images: their slots from lent to sealed to gone, pins, recency, eviction.
-// The only place that takes extents from the pool and gives them back. Owned by the
-// core; single-threaded. A pinned image is never evicted; a lent slot only ends by
-// commit, give_back or quarantine; a dropped image keeps its bytes until the last pin.
+// Block images: their slots from lent or loading to sealed to gone, pins, recency,
+// eviction. The only place that takes extents from the pool and gives them back. Owned by
+// the core; single-threaded. A pinned image or one that a device reads is never evicted; a
+// lent slot only ends by commit, give_back or quarantine, the slots of a loading image by
+// load_done or load_failed; a dropped image keeps its bytes until the last pin or read.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ struct ImageSlot {
   std::uint32_t further = 0;
 };
 
-enum class SlotState : std::uint8_t { kAbsent, kLent, kCommitted };
+enum class SlotState : std::uint8_t { kAbsent, kLent, kLoading, kCommitted };
 
 struct SlotWords {
   mem::Extent::Words extent;
@@ -43,9 +44,30 @@ struct SlotWant {
   OperationIndex owner;
 };
 
+// All slots of an image at once.
+struct LoadWant {
+  BlockKey key;
+  std::uint16_t shards = 1;
+  ByteCount bytes;  // of one slot
+};
+
 struct ImageStats {
-  std::uint64_t sealed = 0, inflight = 0, evicted = 0, abandoned = 0, quarantined_extents = 0;
-  ByteCount pinned;
+  std::uint64_t sealed = 0, inflight = 0, loading = 0;
+  std::uint64_t pinned_images = 0, held = 0;  // held: a device reads them
+  std::uint64_t evicted = 0, abandoned = 0, quarantined_extents = 0;
+  ByteCount evicted_bytes, pinned;
+};
+
+// Asked about images that are about to be evicted.
+class Keeper {
+ public:
+  virtual ~Keeper() = default;
+  enum class Leave : std::uint8_t {
+    kGo,
+    kHeld,   // it is being stored, hold_for_io() was called
+    kDirty,  // it ought to be stored and cannot be now: others may go first
+  };
+  virtual Leave leaving(RecordId record) = 0;
 };
 
 class Images {
@@ -55,37 +77,67 @@ class Images {
     ByteCount eviction_batch;
   };
   Images(const Config& config, mem::Pool& pool, Namespaces& namespaces);
-  // Gives what is committed back to the pool; what is still lent is quarantined.
+  // Gives what is committed back to the pool; what is still lent, loading or held for a
+  // device is quarantined.
   ~Images();
+  void set_keeper(Keeper* keeper) { keeper_ = keeper; }
 
   Residency& table() { return table_; }
   const Residency& table() const { return table_; }
   bool sealed(RecordId record) const { return table_.hot(record).state == ImageState::kSealed; }
+  bool loading(RecordId record) const { return table_.hot(record).state == ImageState::kLoading; }
+  bool held(RecordId record) const { return table_.hot(record).flags & kHeldForIo; }
+  // Neither pinned nor read by a device.
+  bool unheld(RecordId record) const { return table_.cold(record).pins == 0 && !held(record); }
 
   struct SlotView {
     SlotState state = SlotState::kAbsent;
-    OperationIndex owner = kNoOperation;
+    OperationIndex owner = kNoOperation;  // of kLent
   };
   SlotView view(RecordId record, ShardId shard) const;
-  ImageSlot slot_of(RecordId record, ShardId shard) const;  // committed; of a sealed or dropped image
+  ImageSlot slot_of(RecordId record, ShardId shard) const;  // there; of an image that is not kLent
   SlotWords words(const ImageSlot& slot) const;
   BlockKey key(RecordId record) const;
+  std::uint16_t shards(RecordId record) const { return table_.hot(record).shards; }
+  ByteCount bytes(RecordId record) const;  // of all slots of a sealed or dropped image
 
   // Allocates the slot of an image that is absent or in flight without it; evicts for
   // memory, a record or an index cell. nullopt: nothing more can be evicted.
   std::optional<ImageSlot> lend(const SlotWant& want);
-  // The slot's bytes are complete. Seals the image with its last shard.
-  void commit(const ImageSlot& slot, std::uint64_t digest, TimePoint now);
+  // The slot's bytes are complete. True: it was the last shard, the image is sealed.
+  bool commit(const ImageSlot& slot, std::uint64_t digest, TimePoint now);
   void give_back(const ImageSlot& slot, TimePoint now);
   void quarantine(const ImageSlot& slot, TimePoint now);
 
+  // ---- loading from the tier ----
+  // The key must be absent. Allocates every slot; evicts as lend() does. nullopt: no room.
+  std::optional<RecordId> lend_all(const LoadWant& want);
+  // What the tier's record says of a slot.
+  void mark(const ImageSlot& slot, std::uint64_t digest, AllocationId revision);
+  // A number of the caller's for a loading image.
+  std::uint32_t& tag(RecordId record) { return table_.cold(record).prev; }
+  void load_done(RecordId record);    // seals it
+  void load_failed(RecordId record);  // its slots go back; the record when nothing pins it
+
+  // ---- storing to the tier: a device reads a sealed image, which keeps its place ----
+  void hold_for_io(RecordId record);
+  void end_io(RecordId record, bool stored);
+  // A window at the least recent end whose images the tier has been asked about.
+  RecordId next_unconsidered() const { return table_.next_unconsidered(); }
+  void consider_next() { table_.consider_next(); }
+  ByteCount considered() const;
+
+  // Also records that are loading: they count as pinned once they have landed.
   void pin(std::span<const RecordId> records);
   // Last record first, so that the head of a prefix outlives its tail.
   void unpin(std::span<const RecordId> records);
   // Removes a sealed image from sight at once; pinned bytes stay until the last unpin.
   void drop(RecordId record);
+  // Every sealed image of a namespace; walks the table. Returns how many.
+  std::uint64_t drop_all(NamespaceIndex name_space);
 
   // Unpinned images, least recent first, until at least `bytes` came free or none is left.
+  // Those that the keeper wants stored first are passed over, a bounded number of them.
   ByteCount evict(ByteCount bytes);
   // Images that have been without a lent slot, incomplete, since before `limit`.
   void abandon_idle_since(TimePoint limit);
@@ -100,19 +152,34 @@ class Images {
     std::uint32_t prev = kNoLink, next = kNoLink;  // idle list, or free list by next
   };
   enum class Exit : std::uint8_t { kRelease, kQuarantine };
+  static constexpr std::uint64_t kUnit = 64;
+  static std::uint32_t units(ByteCount bytes) { return static_cast<std::uint32_t>(bytes.value / kUnit); }
+  static std::uint64_t bit(ShardId shard) { return std::uint64_t{1} << shard.value; }
 
   Inflight& inflight(RecordId record) { return inflight_[table_.cold(record).prev]; }
   const Inflight& inflight(RecordId record) const { return inflight_[table_.cold(record).prev]; }
   std::optional<mem::Extent> allocate(ByteCount bytes);
-  RecordId make_record(const SlotWant& want);
+  RecordId make_record(const BlockKey& key, ImageEvent event);
+  RecordId make_inflight(const SlotWant& want);
   bool evict_in_window(const BlockKey& key);
-  ImageSlot put_words(RecordId record, const SlotWant& want, mem::Extent extent);
+  struct Placed {
+    ShardId shard;
+    std::uint64_t digest = 0;
+    std::uint32_t further = 0;  // taken; 0 for shard 0
+  };
+  ImageSlot put_words(RecordId record, const Placed& placed, mem::Extent extent);
+  bool take_all(const LoadWant& want);
+  void give_all_back();
   void end_lent(const ImageSlot& slot, Exit exit, TimePoint now);
   void after_lent(RecordId record, TimePoint now);
   ShardId shard_of(const ImageSlot& slot) const;
   void seal(RecordId record);
-  ByteCount take_apart(RecordId record, std::uint64_t lent_shards);
+  ByteCount give_slots_back(RecordId record, std::uint64_t unsafe_shards);
+  ByteCount take_apart(RecordId record, ImageEvent event, std::uint64_t unsafe_shards = 0);
+  std::uint64_t unsafe_shards(RecordId record) const;
   ByteCount evict_one(RecordId record);
+  ByteCount evict_clean(ByteCount bytes);
+  Keeper::Leave leave(RecordId record);
   void remove_inflight(RecordId record);
   void free_inflight(std::uint32_t index);
   void idle_push(std::uint32_t index, TimePoint now);
@@ -125,9 +192,12 @@ class Images {
   ByteCount eviction_batch_;
   Residency table_;
   FurtherSlots further_;
+  Keeper* keeper_ = nullptr;
   std::vector<Inflight> inflight_;
   std::uint32_t inflight_free_ = kNoLink;
   std::uint32_t idle_head_ = kNoLink, idle_tail_ = kNoLink;  // oldest first
+  std::vector<mem::Extent::Words> taken_extents_;            // of take_all()
+  std::vector<std::uint32_t> taken_further_;
   ImageStats stats_;
 };
 

@@ -13,7 +13,6 @@ namespace orbitkv::cache {
 
 namespace {
 
-constexpr std::size_t kKeptRecords = 1024;  // of a recycled object
 constexpr std::uint32_t kMaxHashes =
     static_cast<std::uint32_t>(limits::kMetadataPerOperation.value / limits::kBlockHashBytes);
 
@@ -90,11 +89,10 @@ LeaseId Leases::make_id() {
 
 // ---- query ----
 
-Leases::Seen Leases::look_up(const QueryPart& part, const Target& target, TimePoint now,
-                             QueryAnswer& answer) {
-  const std::size_t n = part.hashes.size();
+void Leases::look_up(Seen& seen, QueryAnswer& answer) {
+  const std::size_t n = seen.part.hashes.size();
   if (lookups_.size() < n) lookups_.resize(n);
-  images_.table().find_batch(target.space, part.hashes, lookups_);
+  images_.table().find_batch(seen.target.space, seen.part.hashes, lookups_);
   answer.resident.assign((n + 63) / 64, 0);
   std::size_t run = n;
   for (std::size_t i = 0; i < n; ++i) {
@@ -102,11 +100,53 @@ Leases::Seen Leases::look_up(const QueryPart& part, const Target& target, TimePo
     if (l.record != kNoRecord && images_.sealed(l.record)) {
       answer.resident[i / 64] |= std::uint64_t{1} << (i % 64);
     } else {
-      l.record = kNoRecord;
+      if (l.record != kNoRecord && !images_.loading(l.record)) l.record = kNoRecord;
       run = std::min(run, i);
+      seen.complete = false;
     }
   }
-  return {part, std::span(lookups_).first(n), static_cast<std::uint32_t>(run), now, target.ranks};
+  seen.lookups = std::span(lookups_).first(n);
+  seen.run = static_cast<std::uint32_t>(run);
+}
+
+// The tier is asked for what is not resident only, all of the part at once.
+void Leases::ask_tier(Seen& seen, QueryAnswer& answer) {
+  if (tier_ == nullptr || seen.target.tier == kNoTierSpace || seen.complete) return;
+  const std::size_t n = seen.part.hashes.size();
+  answer.stored.assign((n + 63) / 64, 0);
+  const auto mark = [&](std::size_t i) { answer.stored[i / 64] |= std::uint64_t{1} << (i % 64); };
+  absent_.clear();
+  absent_at_.clear();
+  for (std::uint32_t i = seen.run; i < n; ++i) {
+    const RecordId record = seen.lookups[i].record;
+    if (record == kNoRecord) {
+      absent_.push_back(seen.part.hashes[i]);
+      absent_at_.push_back(i);
+    } else if (images_.loading(record)) {
+      mark(i);
+    }
+  }
+  absent_found_.assign(absent_.size(), {});
+  tier_->find(seen.target.tier, absent_, absent_found_);
+  stored_.assign(n, {});
+  for (std::size_t k = 0; k < absent_.size(); ++k) {
+    if (!absent_found_[k]) continue;
+    stored_[absent_at_[k]] = absent_found_[k];
+    mark(absent_at_[k]);
+  }
+  seen.stored = stored_;
+}
+
+void Leases::tell_tier(const Seen& seen, const QueryAnswer& answer, std::uint32_t hits) const {
+  if (tier_ == nullptr || seen.target.tier == kNoTierSpace || seen.part.hashes.empty()) return;
+  tier_->asked(seen.target.tier, {seen.part.hashes, answer.resident, answer.stored},
+               {seen.part.first, hits, seen.part.total});
+}
+
+std::uint32_t Leases::Seen::reach() const {
+  std::uint32_t i = run;
+  while (i < lookups.size() && at_hand(i)) ++i;
+  return i;
 }
 
 Result<QueryAnswer> Leases::query(SessionId session, const QueryPart& part, const Target& target,
@@ -114,32 +154,42 @@ Result<QueryAnswer> Leases::query(SessionId session, const QueryPart& part, cons
   ORBITKV_RETURN_IF_ERROR(check_part(part));
   expire(now);
   QueryAnswer answer;
-  const Seen seen = look_up(part, target, now, answer);
+  Seen seen{part, target, now};
+  look_up(seen, answer);
   if (part.mode == QueryMode::kDiscover && part.first == 0 && seen.last()) {
-    answer.hit_blocks = seen.run;
+    ask_tier(seen, answer);
+    answer.hit_blocks = seen.reach();
     return answer;
   }
-  ORBITKV_ASSIGN_OR_RETURN(const std::uint32_t index, prepare(session, seen));
+  ORBITKV_ASSIGN_OR_RETURN(const std::uint32_t index, prepare(session, seen, answer));
   Lease& lease = leases_[index];
-  if (lease.state == LeaseState::kReady) {
+  if (lease.state == LeaseState::kReady || lease.state == LeaseState::kLoading) {
     if (recognise(lease, seen)) {
-      answer.hit_blocks = std::min(lease.hits, part.first + static_cast<std::uint32_t>(part.hashes.size()));
-      answer.revision = lease.revision;
-      if (seen.last()) {
-        step(lease.state, LeaseEvent::kSameList);
-        refresh(index, now);
-        answer.lease = lease.id;
-      }
+      answer_again(index, seen, answer);
       return answer;
     }
-    ORBITKV_RETURN_IF_ERROR(restart(index, std::min(part.first, lease.hits), seen));
+    ORBITKV_RETURN_IF_ERROR(restart(index, std::min(part.first, lease.hits), seen, answer));
   }
   absorb(index, seen, answer);
   return answer;
 }
 
-// The object that takes this part, in state kCollecting or (perhaps the same list again) kReady.
-Result<std::uint32_t> Leases::prepare(SessionId session, const Seen& seen) {
+// The list of a lease is asked for once more: nothing is counted and the tier is left alone.
+void Leases::answer_again(std::uint32_t index, const Seen& seen, QueryAnswer& answer) {
+  Lease& lease = leases_[index];
+  answer.hit_blocks =
+      std::min(lease.hits, seen.part.first + static_cast<std::uint32_t>(seen.part.hashes.size()));
+  answer.revision = lease.revision;
+  if (!seen.last()) return;
+  answer.loading = lease.state == LeaseState::kLoading;
+  step(lease.state, LeaseEvent::kSameList);
+  refresh(index, seen.now);
+  answer.lease = lease.id;
+}
+
+// The object that takes this part, in state kCollecting or (perhaps the same list again)
+// kLoading or kReady.
+Result<std::uint32_t> Leases::prepare(SessionId session, Seen& seen, QueryAnswer& answer) {
   const QueryPart& part = seen.part;
   const auto it = by_name_.find(QueryNameView{part.instance, part.group, part.mode, part.request_id});
   if (it == by_name_.end()) return start(session, seen);
@@ -149,14 +199,15 @@ Result<std::uint32_t> Leases::prepare(SessionId session, const Seen& seen) {
     return reject(
         format_text("request id is in use by session %u of the same instance", lease.session.value));
   }
+  const bool again = lease.state == LeaseState::kReady || lease.state == LeaseState::kLoading;
   if (part.first == 0) {
     lease.again_next = 0;
     lease.again_digest = {};
-    if (lease.state == LeaseState::kReady) return index;
-    ORBITKV_RETURN_IF_ERROR(restart(index, 0, seen));
+    if (again) return index;
+    ORBITKV_RETURN_IF_ERROR(restart(index, 0, seen, answer));
     return index;
   }
-  const std::uint32_t expected = lease.state == LeaseState::kReady ? lease.again_next : lease.next;
+  const std::uint32_t expected = again ? lease.again_next : lease.next;
   if (lease.state == LeaseState::kConsuming || part.first != expected || part.total != lease.total) {
     return out_of_order(lease.state == LeaseState::kConsuming ? 0 : expected, part);
   }
@@ -189,6 +240,9 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
   fresh.state = LeaseState::kCollecting;
   fresh.revision = ++last_revision_;
   fresh.total = part.total;
+  fresh.wait_for_full_prefix = part.wait_for_full_prefix;
+  fresh.ranks = seen.target.ranks;
+  fresh.started = seen.now;
   fresh.records = std::move(lease.records);  // empty, for their capacity
   fresh.consumed = std::move(lease.consumed);
   fresh.metadata = std::move(*metadata);
@@ -201,7 +255,7 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
 
 // Another list under the same name: the first `kept` records stay, the rest and the old
 // lease id go.
-Status Leases::restart(std::uint32_t index, std::uint32_t kept, const Seen& seen) {
+Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, QueryAnswer& answer) {
   Lease& lease = leases_[index];
   Session& session = sessions_.at(lease.session);
   if (lease.id) {
@@ -216,10 +270,16 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, const Seen& seen
     return metadata_full(*session.metadata);
   }
   lease.metadata = std::move(*metadata);
+  end_wait(index);
   step(lease.state, LeaseEvent::kNewList);
-  unpin_from(lease, kept);
+  const bool gives_up_loads = lease.pending > 0;
+  unpin_from(index, kept);
+  if (gives_up_loads) look_up(seen, answer);
   lease.revision = ++last_revision_;
   lease.total = seen.part.total;
+  lease.wait_for_full_prefix = seen.part.wait_for_full_prefix;
+  lease.ranks = seen.target.ranks;
+  lease.started = seen.now;
   lease.next = seen.part.first;
   lease.hits = kept;
   lease.run_open = kept == seen.part.first;
@@ -229,7 +289,9 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, const Seen& seen
 
 // True while the list that is being asked is the leased one.
 bool Leases::recognise(Lease& lease, const Seen& seen) {
-  if (seen.part.total != lease.total) return false;
+  if (seen.part.total != lease.total || seen.part.wait_for_full_prefix != lease.wait_for_full_prefix) {
+    return false;
+  }
   ListDigest digest = lease.again_digest;
   for (std::size_t i = 0; i < seen.lookups.size(); ++i) {
     const std::size_t at = seen.part.first + i;
@@ -242,148 +304,102 @@ bool Leases::recognise(Lease& lease, const Seen& seen) {
   return true;
 }
 
-void Leases::absorb(std::uint32_t index, const Seen& seen, QueryAnswer& answer) {
+void Leases::absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer) {
   Lease& lease = leases_[index];
-  const std::uint32_t run = lease.run_open ? seen.run : 0;
+  const bool read = lease.name.mode == QueryMode::kRead;
   const auto count = static_cast<std::uint32_t>(seen.lookups.size());
-  if (lease.name.mode == QueryMode::kRead) {
-    const std::size_t had = lease.records.size();
-    lease.records.reserve(had + run);
-    for (std::uint32_t i = 0; i < run; ++i) lease.records.push_back(seen.lookups[i].record);
-    images_.pin(std::span(lease.records).subspan(had));
+  ask_tier(seen, answer);
+  if (read) tell_tier(seen, answer, lease.hits);
+  std::uint32_t run = 0;
+  if (lease.run_open) run = read ? take_run(index, seen) : seen.reach();
+  if (read) {
     stats_.hits += run;
     stats_.misses += count - run;
+    answer.revision = lease.revision;
   }
   lease.hits += run;
   lease.run_open = lease.run_open && run == count;
   for (const Lookup& l : seen.lookups) lease.digest.add(l.hash);
   lease.next += count;
   answer.hit_blocks = lease.hits;
-  if (lease.name.mode == QueryMode::kRead) answer.revision = lease.revision;
+  end_part(index, seen);
+  if (!read) return;
+  if (loads_.queued()) pump(seen.now);
+  // What the tier has no more shortens the run, or ends it.
+  const bool over = lease.state == LeaseState::kRetired;
+  answer.hit_blocks = over ? 0 : lease.hits;
+  if (over) return;
+  answer.lease = lease.id;
+  answer.loading = lease.state == LeaseState::kLoading;
+}
+
+void Leases::end_part(std::uint32_t index, const Seen& seen) {
+  Lease& lease = leases_[index];
   if (!seen.last()) {
     step(lease.state, LeaseEvent::kPart);
     refresh(index, seen.now);
   } else if (lease.records.empty()) {
     retire(index, LeaseEvent::kLastEmpty);
+  } else if (lease.pending > 0) {
+    step(lease.state, LeaseEvent::kLastLoading);
+    waits_.emplace(wait_end(lease), index);
+    refresh(index, seen.now);
   } else {
-    become_ready(index, seen);
-    answer.lease = lease.id;
+    step(lease.state, LeaseEvent::kLastPart);
+    become_ready(index, seen.now);
   }
 }
 
-void Leases::become_ready(std::uint32_t index, const Seen& seen) {
+// Pins the leading run of the part and has loaded what of it is stored only. Everything
+// that is there is pinned before the first slot is lent, because lending evicts.
+std::uint32_t Leases::take_run(std::uint32_t index, const Seen& seen) {
+  std::vector<RecordId>& records = leases_[index].records;
+  const auto had = static_cast<std::uint32_t>(records.size());
+  const std::uint32_t reach = seen.reach();
+  records.reserve(had + reach);
+  for (std::uint32_t i = 0; i < reach; ++i) records.push_back(seen.lookups[i].record);
+  images_.pin(std::span(records).subspan(had, seen.run));
+  for (std::uint32_t i = seen.run; i < reach; ++i) {
+    if (records[had + i] != kNoRecord) images_.pin({&records[had + i], 1});
+  }
+  for (std::uint32_t i = seen.run; i < reach; ++i) {
+    if (want_block(index, had + i, seen)) continue;
+    for (std::uint32_t k = i; k < reach; ++k) {
+      if (records[had + k] != kNoRecord) images_.unpin({&records[had + k], 1});
+    }
+    records.resize(had + i);
+    return i;
+  }
+  return reach;
+}
+
+// False: it cannot be loaded, so the run ends before it.
+bool Leases::want_block(std::uint32_t index, std::uint32_t position, const Seen& seen) {
   Lease& lease = leases_[index];
-  step(lease.state, LeaseEvent::kLastPart);
+  RecordId& record = lease.records[position];
+  if (record == kNoRecord) {
+    const std::size_t i = position - seen.part.first;
+    const BlockKey key{seen.part.hashes[i], seen.target.space.name_space, seen.target.space.group};
+    record =
+        loads_.start({key, seen.stored[i], seen.target.shards, seen.target.slot_bytes}, LeaseIndex(index));
+    if (record == kNoRecord) return false;
+    images_.pin({&record, 1});
+  }
+  if (!images_.loading(record)) return true;
+  loads_.join(record, {LeaseIndex(index), position});
+  ++lease.pending;
+  return true;
+}
+
+void Leases::become_ready(std::uint32_t index, TimePoint now) {
+  Lease& lease = leases_[index];
   sessions_.at(lease.session).metadata->shrink(lease.metadata, record_bytes(lease.hits));
   lease.id = make_id();
-  lease.consumed.assign(seen.ranks, 0);
-  lease.ranks_left = seen.ranks;
+  lease.consumed.assign(lease.ranks, 0);
+  lease.ranks_left = lease.ranks;
   by_id_.emplace(lease.id, index);
   ++stats_.leases;
-  refresh(index, seen.now);
-}
-
-// ---- ends ----
-
-Lease* Leases::find(const LeaseId& id) {
-  const auto it = by_id_.find(id);
-  return it == by_id_.end() ? nullptr : &leases_[it->second];
-}
-
-void Leases::consume(Lease& lease, std::uint16_t rank, std::uint32_t blocks) {
-  std::uint32_t& consumed = lease.consumed.at(rank);
-  consumed += blocks;
-  ORBITKV_CHECK(consumed <= lease.hits, "a rank consumed more than the lease holds");
-  if (consumed == lease.hits && --lease.ranks_left == 0) {
-    retire(index_of(lease), LeaseEvent::kConsumeLast);
-  } else {
-    step(lease.state, LeaseEvent::kConsume);
-  }
-}
-
-void Leases::release(Lease& lease) {
-  retire(index_of(lease), LeaseEvent::kRelease);
-}
-
-Status Leases::cancel(SessionId session, QueryNameView name) {
-  for (const QueryMode mode : {QueryMode::kDiscover, QueryMode::kRead}) {
-    name.mode = mode;
-    const auto it = by_name_.find(name);
-    if (it == by_name_.end()) continue;
-    const SessionId owner = leases_[it->second].session;
-    if (owner != session) {
-      return reject(format_text("the query belongs to session %u; only that one may cancel it", owner.value));
-    }
-    retire(it->second, LeaseEvent::kCancel);
-  }
-  return ok_status();
-}
-
-void Leases::end_session(SessionId session) {
-  for (std::uint32_t i = 0; i < leases_.size(); ++i) {
-    const Lease& l = leases_[i];
-    if (l.state != LeaseState::kRetired && l.session == session) retire(i, LeaseEvent::kCancel);
-  }
-}
-
-void Leases::end_instance(const InstanceId& instance) {
-  for (std::uint32_t i = 0; i < leases_.size(); ++i) {
-    const Lease& l = leases_[i];
-    if (l.state != LeaseState::kRetired && l.name.instance == instance) retire(i, LeaseEvent::kCancel);
-  }
-}
-
-void Leases::expire(TimePoint now) {
-  while (oldest_ != kNoLink && leases_[oldest_].deadline <= now) {
-    ++stats_.expired;
-    retire(oldest_, LeaseEvent::kExpire);
-  }
-}
-
-std::uint32_t Leases::count(const InstanceId& instance) const {
-  const auto holds = [&](const Lease& l) { return l.id && l.name.instance == instance; };
-  return static_cast<std::uint32_t>(std::count_if(leases_.begin(), leases_.end(), holds));
-}
-
-void Leases::unpin_from(Lease& lease, std::size_t kept) {
-  if (kept >= lease.records.size()) return;
-  images_.unpin(std::span(lease.records).subspan(kept));
-  lease.records.resize(kept);
-}
-
-void Leases::retire(std::uint32_t index, LeaseEvent event) {
-  Lease& lease = leases_[index];
-  step(lease.state, event);
-  unlink(index);
-  unpin_from(lease, 0);
-  if (lease.records.capacity() > kKeptRecords) std::vector<RecordId>().swap(lease.records);
-  Session& session = sessions_.at(lease.session);
-  if (lease.metadata.open()) session.metadata->release(std::move(lease.metadata));
-  --session.queries;
-  if (lease.id) {
-    by_id_.erase(lease.id);
-    lease.id = {};
-    --stats_.leases;
-  }
-  by_name_.erase(by_name_.find(lease.name));
-  free_.push_back(index);
-}
-
-// All leases have one TTL, so the list stays in the order of deadlines.
-void Leases::refresh(std::uint32_t index, TimePoint now) {
-  Lease& lease = leases_[index];
-  if (lease.deadline.ns != 0) unlink(index);
-  lease.deadline = now + config_.ttl;
-  lease.older = newest_;
-  lease.newer = kNoLink;
-  (newest_ == kNoLink ? oldest_ : leases_[newest_].newer) = index;
-  newest_ = index;
-}
-
-void Leases::unlink(std::uint32_t index) {
-  const Lease& l = leases_[index];
-  (l.older == kNoLink ? oldest_ : leases_[l.older].newer) = l.newer;
-  (l.newer == kNoLink ? newest_ : leases_[l.newer].older) = l.older;
+  refresh(index, now);
 }
 
 }  // namespace orbitkv::cache

@@ -1,16 +1,19 @@
 // Queries and leases. One object serves a query from its first part to the end of its
-// lease: it pins the leading run as the parts come, then holds it for the ranks of the
-// instance, each of which consumes it once, in order. Identity: instance, group, mode,
-// request id. Owned by the core; single-threaded. Never answers an old lease for
-// another list, never lets one outlive its TTL, never touches the pins of restores.
+// lease: it pins the leading run as the parts come, waits for what the tier must bring,
+// then holds it for the ranks of the instance, each of which consumes it once, in order.
+// Identity: instance, group, mode, request id. Owned by the core; single-threaded. Never
+// answers an old lease for another list, never lets one outlive its TTL, never hands one
+// out with a block that is not there, never touches the pins of restores.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -18,6 +21,7 @@
 #include "base/time.h"
 #include "cache/core.h"
 #include "cache/images.h"
+#include "cache/loads.h"
 #include "cache/sessions.h"
 #include "cache/transitions.h"
 #include "mem/budget.h"
@@ -52,15 +56,19 @@ struct Lease {
   LeaseId id;                         // zero until the last part
   std::uint32_t total = 0, next = 0;  // hashes of the list; of them seen
   std::uint32_t hits = 0;             // leading run
+  std::uint32_t pending = 0;          // of it: on their way from the tier
   bool run_open = true;               // no gap so far
+  bool wait_for_full_prefix = false;  // part of what was asked
   ListDigest digest;
   std::vector<RecordId> records;        // pinned; empty in discover mode
   std::vector<std::uint32_t> consumed;  // blocks, by rank
+  std::uint16_t ranks = 1;              // of the instance
   std::uint32_t ranks_left = 0;
   // The same list may be asked again, in parts: how far it has been recognised.
   std::uint32_t again_next = 0;
   ListDigest again_digest;
-  TimePoint deadline;
+  TimePoint started;                               // the first part
+  TimePoint deadline;                              // of the lease; that of the wait is Leases::waits_
   std::uint32_t older = kNoLink, newer = kNoLink;  // by deadline
   mem::Reservation metadata;
 };
@@ -68,21 +76,26 @@ struct Lease {
 struct LeaseStats {
   std::uint32_t leases = 0;  // not counting queries that wait for parts
   std::uint64_t hits = 0, misses = 0, expired = 0;
+  std::uint64_t wait_timeouts = 0;  // of queries whose blocks had not all landed
 };
 
 class Leases {
  public:
   struct Config {
     Duration ttl;
+    Duration load_wait;  // from the first part
     std::array<std::uint64_t, 2> seed{};
   };
-  Leases(const Config& config, Images& images, Sessions& sessions)
-      : config_(config), images_(images), sessions_(sessions) {}
+  Leases(const Config& config, Images& images, Sessions& sessions, Loads& loads, Tier* tier)
+      : config_(config), images_(images), sessions_(sessions), loads_(loads), tier_(tier) {}
   ~Leases();
 
   struct Target {
     KeySpace space;
     std::uint16_t ranks = 1;  // of the instance: each consumes a lease once
+    TierSpace tier = kNoTierSpace;
+    std::uint16_t shards = 1;
+    ByteCount slot_bytes;
   };
   Result<QueryAnswer> query(SessionId session, const QueryPart& part, const Target& target, TimePoint now);
 
@@ -96,6 +109,11 @@ class Leases {
   void end_session(SessionId session);
   void end_instance(const InstanceId& instance);
   void expire(TimePoint now);
+
+  // ---- the tier ----
+  bool loaded(TransferId transfer, bool ok, TimePoint now);  // false: not one of ours
+  // Submits what waits.
+  void pump(TimePoint now);
 
   LeaseStats stats() const { return stats_; }
   std::uint32_t count(const InstanceId& instance) const;
@@ -120,24 +138,44 @@ class Leases {
     bool operator()(const QueryName& a, const QueryNameView& b) const { return (*this)(view(a), b); }
     bool operator()(const QueryNameView& a, const QueryName& b) const { return (*this)(a, view(b)); }
   };
-  // A part with what the tables said about it.
+  // A part with what the tables and the tier say about it. A record that neither is sealed
+  // nor loads is none.
   struct Seen {
     const QueryPart& part;
-    std::span<const Lookup> lookups;
-    std::uint32_t run = 0;  // leading resident hashes of the part
+    const Target& target;
     TimePoint now;
-    std::uint16_t ranks = 1;
+    std::span<const Lookup> lookups = {};
+    std::span<const TierRef> stored = {};  // by hash; empty: the tier was not asked or has none
+    std::uint32_t run = 0;                 // leading resident hashes of the part
+    bool complete = true;                  // all are resident
     bool last() const { return part.first + part.hashes.size() == part.total; }
+    bool at_hand(std::size_t i) const {
+      return lookups[i].record != kNoRecord || (!stored.empty() && stored[i]);
+    }
+    // Leading hashes that are resident, loading or stored.
+    std::uint32_t reach() const;
   };
 
-  Seen look_up(const QueryPart& part, const Target& target, TimePoint now, QueryAnswer& answer);
-  Result<std::uint32_t> prepare(SessionId session, const Seen& seen);
+  void look_up(Seen& seen, QueryAnswer& answer);
+  void ask_tier(Seen& seen, QueryAnswer& answer);
+  void tell_tier(const Seen& seen, const QueryAnswer& answer, std::uint32_t hits) const;
+  Result<std::uint32_t> prepare(SessionId session, Seen& seen, QueryAnswer& answer);
   Result<std::uint32_t> start(SessionId session, const Seen& seen);
-  Status restart(std::uint32_t index, std::uint32_t kept, const Seen& seen);
+  Status restart(std::uint32_t index, std::uint32_t kept, Seen& seen, QueryAnswer& answer);
   bool recognise(Lease& lease, const Seen& seen);
-  void absorb(std::uint32_t index, const Seen& seen, QueryAnswer& answer);
-  void become_ready(std::uint32_t index, const Seen& seen);
-  void unpin_from(Lease& lease, std::size_t kept);
+  void answer_again(std::uint32_t index, const Seen& seen, QueryAnswer& answer);
+  void absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer);
+  std::uint32_t take_run(std::uint32_t index, const Seen& seen);
+  bool want_block(std::uint32_t index, std::uint32_t position, const Seen& seen);
+  void end_part(std::uint32_t index, const Seen& seen);
+  void become_ready(std::uint32_t index, TimePoint now);
+  void settle(const Loads::Ended& ended, TimePoint now);
+  void cut(std::uint32_t index, std::uint32_t kept, TimePoint now);
+  void land(std::uint32_t index, TimePoint now);
+  void time_out(std::uint32_t index, TimePoint now);
+  void end_wait(std::uint32_t index);
+  TimePoint wait_end(const Lease& lease) const { return lease.started + config_.load_wait; }
+  void unpin_from(std::uint32_t index, std::size_t kept);
   void retire(std::uint32_t index, LeaseEvent event);
   void refresh(std::uint32_t index, TimePoint now);
   void unlink(std::uint32_t index);
@@ -147,13 +185,21 @@ class Leases {
   Config config_;
   Images& images_;
   Sessions& sessions_;
+  Loads& loads_;
+  Tier* tier_;
   std::deque<Lease> leases_;
   std::vector<std::uint32_t> free_;
   std::unordered_map<QueryName, std::uint32_t, Hash, Equal> by_name_;
   std::unordered_map<LeaseId, std::uint32_t, Hash> by_id_;
   std::uint32_t oldest_ = kNoLink, newest_ = kNoLink;
   std::uint64_t last_revision_ = 0, last_id_ = 0;
-  std::vector<Lookup> lookups_;  // of the part at hand
+  std::set<std::pair<TimePoint, std::uint32_t>> waits_;  // those in kLoading, by the end of their wait
+  // Of the part at hand.
+  std::vector<Lookup> lookups_;
+  std::vector<TierRef> stored_;
+  std::vector<BlockHash> absent_;  // hashes that the tier is asked for, their places, its answers
+  std::vector<std::uint32_t> absent_at_;
+  std::vector<TierRef> absent_found_;
   LeaseStats stats_;
 };
 

@@ -2,8 +2,13 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "cache/tier.h"
 
 namespace orbitkv::cache {
+
+Namespaces::~Namespaces() {
+  for (Entry& entry : entries_) close_spaces(entry);
+}
 
 std::optional<NamespaceIndex> Namespaces::intern(const model::NamespaceDigest& digest) {
   std::size_t unused = entries_.size();
@@ -16,7 +21,7 @@ std::optional<NamespaceIndex> Namespaces::intern(const model::NamespaceDigest& d
   }
   if (unused == limits::kNamespaces) return std::nullopt;
   if (unused == entries_.size()) entries_.emplace_back();
-  entries_[unused] = {digest, 1};
+  entries_[unused] = {digest, 1, {}};
   return NamespaceIndex(static_cast<std::uint32_t>(unused));
 }
 
@@ -27,7 +32,8 @@ void Namespaces::acquire(NamespaceIndex index) {
 
 void Namespaces::release(NamespaceIndex index) {
   ORBITKV_CHECK(entries_.at(index.value).uses > 0, "namespace released more often than acquired");
-  --entries_[index.value].uses;
+  Entry& entry = entries_[index.value];
+  if (--entry.uses == 0) close_spaces(entry);
 }
 
 const model::NamespaceDigest& Namespaces::digest(NamespaceIndex index) const {
@@ -36,6 +42,44 @@ const model::NamespaceDigest& Namespaces::digest(NamespaceIndex index) const {
 
 std::uint32_t Namespaces::uses(NamespaceIndex index) const {
   return index.value < entries_.size() ? entries_[index.value].uses : 0;
+}
+
+std::optional<NamespaceIndex> Namespaces::find(const model::NamespaceDigest& digest) const {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].uses > 0 && entries_[i].digest == digest) {
+      return NamespaceIndex(static_cast<std::uint32_t>(i));
+    }
+  }
+  return std::nullopt;
+}
+
+// ---- spaces of the tier ----
+
+void Namespaces::open_spaces(NamespaceIndex index, const model::RankRegistration& rank) {
+  if (tier_ == nullptr) return;
+  for (const model::GroupShape& group : rank.groups) {
+    if (space(index, group.group) != kNoTierSpace) continue;
+    const TierSpace opened = tier_->open_space(rank, group.group);
+    if (opened != kNoTierSpace) entries_.at(index.value).spaces.emplace_back(group.group, opened);
+  }
+}
+
+void Namespaces::close_spaces(Entry& entry) {
+  for (const auto& [group, space] : entry.spaces) tier_->close_space(space);
+  entry.spaces.clear();
+}
+
+TierSpace Namespaces::space(NamespaceIndex index, GroupId group) const {
+  for (const auto& [of, space] : entries_.at(index.value).spaces) {
+    if (of == group) return space;
+  }
+  return kNoTierSpace;
+}
+
+std::vector<TierSpace> Namespaces::spaces(NamespaceIndex index) const {
+  std::vector<TierSpace> out;
+  for (const auto& [group, space] : entries_.at(index.value).spaces) out.push_back(space);
+  return out;
 }
 
 }  // namespace orbitkv::cache

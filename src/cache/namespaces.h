@@ -1,10 +1,12 @@
 // Interned namespace digests: records hold 32 bits instead of 32 bytes. An entry
 // lives while an instance or a record uses it; then its number may serve another
-// digest. Owned by the core; single-threaded.
+// digest. With it go the spaces that the tier has for its groups: images need theirs
+// when they leave, long after the instance has ended. Owned by the core; single-threaded.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -12,20 +14,41 @@
 
 namespace orbitkv::cache {
 
+class Tier;
+using TierSpace = Id<struct TierSpaceTag, std::uint32_t>;
+inline constexpr TierSpace kNoTierSpace{0xFFFFFFFFu};
+
 class Namespaces {
  public:
+  // nullptr: no tier, no spaces.
+  explicit Namespaces(Tier* tier = nullptr) : tier_(tier) {}
+  ~Namespaces();  // closes the spaces
+  Namespaces(const Namespaces&) = delete;
+  Namespaces& operator=(const Namespaces&) = delete;
+
   // One use more. nullopt: limits::kNamespaces are in use.
   std::optional<NamespaceIndex> intern(const model::NamespaceDigest& digest);
   void acquire(NamespaceIndex index);
   void release(NamespaceIndex index);
   const model::NamespaceDigest& digest(NamespaceIndex index) const;
   std::uint32_t uses(NamespaceIndex index) const;
+  // nullopt: nobody uses it.
+  std::optional<NamespaceIndex> find(const model::NamespaceDigest& digest) const;
+
+  // Opens the spaces of the rank's groups that are not open.
+  void open_spaces(NamespaceIndex index, const model::RankRegistration& rank);
+  TierSpace space(NamespaceIndex index, GroupId group) const;
+  std::vector<TierSpace> spaces(NamespaceIndex index) const;
 
  private:
   struct Entry {
     model::NamespaceDigest digest;
     std::uint32_t uses = 0;
+    std::vector<std::pair<GroupId, TierSpace>> spaces = {};
   };
+  void close_spaces(Entry& entry);
+
+  Tier* tier_;
   std::vector<Entry> entries_;
 };
 

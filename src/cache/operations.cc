@@ -56,6 +56,7 @@ Result<OperationIndex> Operations::open(const Want& want, Registration& registra
   op.device = registration.device;
   op.open = true;
   op.blocker = kNoOperation;
+  op.blocking_load = kNoRecord;
   op.awaited = false;
   op.metadata = std::move(*metadata);
   session.operation_of[want.key.record.value] = index;

@@ -41,7 +41,8 @@ struct Operation {
   std::vector<RecordId> pinned;
 
   TimePoint deadline;                     // save: end of waiting for other publishers
-  OperationIndex blocker = kNoOperation;  // save, waiting: whom for
+  OperationIndex blocker = kNoOperation;  // save, waiting: whom for,
+  RecordId blocking_load = kNoRecord;     // or the load of which image
   bool awaited = false;                   // save: somebody waits for this one
   mem::Reservation metadata;
 };

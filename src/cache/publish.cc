@@ -79,7 +79,7 @@ SlotState Publisher::state_of(const Operation& op, std::size_t i, OperationIndex
   return view.state;
 }
 
-PublishAnswer Publisher::classify(const Operation& op, OperationIndex& blocker) const {
+PublishAnswer Publisher::classify(const Operation& op, Blocker& blocker) const {
   PublishAnswer answer;
   for (std::size_t i = 0; i < op.hashes.size(); ++i) {
     OperationIndex owner = kNoOperation;
@@ -88,7 +88,11 @@ PublishAnswer Publisher::classify(const Operation& op, OperationIndex& blocker) 
       case SlotState::kCommitted: ++answer.resident; break;
       case SlotState::kLent:
         ++answer.waiting;
-        if (blocker == kNoOperation) blocker = owner;
+        if (!blocker) blocker.operation = owner;
+        break;
+      case SlotState::kLoading:
+        ++answer.waiting;
+        if (!blocker) blocker.load = lookups_[i].record;
         break;
     }
   }
@@ -98,9 +102,9 @@ PublishAnswer Publisher::classify(const Operation& op, OperationIndex& blocker) 
 // lookups_ holds what the tables say about op.hashes: waits, or lends and grants.
 PublishAnswer Publisher::advance(OperationIndex index, TimePoint now) {
   Operation& op = p_.operations.at(index);
-  OperationIndex blocker = kNoOperation;
+  Blocker blocker;
   PublishAnswer answer = classify(op, blocker);
-  if (blocker != kNoOperation && now < op.deadline) {
+  if (blocker && now < op.deadline) {
     wait_for(index, blocker);
     return answer;
   }
@@ -108,6 +112,7 @@ PublishAnswer Publisher::advance(OperationIndex index, TimePoint now) {
   lend_wanted(index, answer);
   std::erase(waiting_, index);
   op.blocker = kNoOperation;
+  op.blocking_load = kNoRecord;
   if (op.slots.empty()) {
     step(op.publish, PublishEvent::kNothing);
     p_.ports.reap(op.key);
@@ -119,15 +124,16 @@ PublishAnswer Publisher::advance(OperationIndex index, TimePoint now) {
   return answer;
 }
 
-void Publisher::wait_for(OperationIndex index, OperationIndex blocker) {
+void Publisher::wait_for(OperationIndex index, const Blocker& blocker) {
   Operation& op = p_.operations.at(index);
   if (op.publish == PublishState::kSubmitted) {
     waiting_.push_back(index);
     ++stats_.waits;
   }
   step(op.publish, PublishEvent::kWait);
-  op.blocker = blocker;
-  p_.operations.at(blocker).awaited = true;
+  op.blocker = blocker.operation;
+  op.blocking_load = blocker.load;
+  if (blocker.operation != kNoOperation) p_.operations.at(blocker.operation).awaited = true;
 }
 
 // Lending evicts, and what it evicts may stand in lookups_: everything is decided before.
@@ -174,7 +180,7 @@ void Publisher::drained(OperationIndex index, const DrainReport& report, TimePoi
   // Last block first: the head of a prefix becomes the most recent.
   for (std::size_t i = op.slots.size(); i-- > 0;) {
     if (complete) {
-      p_.images.commit(op.slots[i], report.digests[i], now);
+      commit(op, i, report.digests[i], now);
     } else {
       p_.images.give_back(op.slots[i], now);
     }
@@ -185,6 +191,12 @@ void Publisher::drained(OperationIndex index, const DrainReport& report, TimePoi
   }
   p_.ports.reap(op.key);
   finish(index, now);
+}
+
+void Publisher::commit(const Operation& op, std::size_t i, std::uint64_t digest, TimePoint now) {
+  if (!p_.images.commit(op.slots[i], digest, now)) return;
+  const TierContext context{static_cast<std::uint32_t>(i), 0, static_cast<std::uint32_t>(op.slots.size())};
+  p_.spill.sealed(op.slots[i].record, context);
 }
 
 void Publisher::withdraw(OperationIndex index, const Error& why, TimePoint now) {
@@ -213,6 +225,18 @@ void Publisher::finish(OperationIndex index, TimePoint now) {
   for (const OperationIndex w : waiting_) {
     if (p_.operations.at(w).blocker == index) woken.push_back(w);
   }
+  look_again(woken, now);
+}
+
+void Publisher::wake(RecordId record, TimePoint now) {
+  std::vector<OperationIndex> woken;
+  for (const OperationIndex w : waiting_) {
+    if (p_.operations.at(w).blocking_load == record) woken.push_back(w);
+  }
+  look_again(woken, now);
+}
+
+void Publisher::look_again(const std::vector<OperationIndex>& woken, TimePoint now) {
   for (const OperationIndex w : woken) {
     look_up(p_.operations.at(w));
     advance(w, now);

@@ -1,6 +1,6 @@
-// Publishes: filter what is there, wait for other publishers of the same block, lend
-// slots, commit or return them by receipt. Owned by the core; single-threaded. While
-// it waits an operation holds nothing; lent slots never come back on a timer.
+// Publishes: filter what is there, wait for other publishers of the same block and for
+// the tier where it loads one, lend slots, commit or return them by receipt. Owned by the core;
+// single-threaded. While it waits an operation holds nothing; lent slots never come back on a timer.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "cache/instances.h"
 #include "cache/operations.h"
 #include "cache/scratch_set.h"
+#include "cache/spill.h"
 
 namespace orbitkv::cache {
 
@@ -31,6 +32,7 @@ class Publisher {
     Instances& instances;
     Operations& operations;
     Grants& grants;
+    Spill& spill;
     Duration wait;
   };
   explicit Publisher(const Parts& parts) : p_(parts) {}
@@ -42,6 +44,9 @@ class Publisher {
   void withdraw(OperationIndex index, const Error& why, TimePoint now);
   // The process ended without a receipt: what was claimed is quarantined.
   void lost(OperationIndex index, TimePoint now);
+  // A load of the image that some wait for has ended: it is there, or theirs to write. The
+  // record may be gone.
+  void wake(RecordId record, TimePoint now);
   // Those that have waited long enough go on without the blocks of others.
   void tick(TimePoint now);
 
@@ -51,11 +56,19 @@ class Publisher {
   Status check(const PublishInput& in, const Registration& registration) const;
   std::uint32_t take_list(Operation& op, const PublishInput& in);
   PublishAnswer advance(OperationIndex index, TimePoint now);
-  PublishAnswer classify(const Operation& op, OperationIndex& blocker) const;
+  // Whom an operation waits for: another one, or the load of an image.
+  struct Blocker {
+    OperationIndex operation = kNoOperation;
+    RecordId load = kNoRecord;
+    explicit operator bool() const { return operation != kNoOperation || load != kNoRecord; }
+  };
+  PublishAnswer classify(const Operation& op, Blocker& blocker) const;
   void lend_wanted(OperationIndex index, PublishAnswer& answer);
-  void wait_for(OperationIndex index, OperationIndex blocker);
+  void wait_for(OperationIndex index, const Blocker& blocker);
+  void look_again(const std::vector<OperationIndex>& woken, TimePoint now);
   void look_up(const Operation& op);
   SlotState state_of(const Operation& op, std::size_t i, OperationIndex* owner) const;
+  void commit(const Operation& op, std::size_t i, std::uint64_t digest, TimePoint now);
   void finish(OperationIndex index, TimePoint now);
 
   Parts p_;

@@ -138,7 +138,7 @@ std::uint64_t Residency::open_cell(std::uint32_t tag) {
   return at;
 }
 
-Residency::Insert Residency::insert(const BlockKey& key, RecordId& out) {
+Residency::Insert Residency::insert(const BlockKey& key, RecordId& out, ImageState state) {
   if (free_ == kNoLink && fresh_ == max_blocks_) return Insert::kTableFull;
   const std::uint32_t tag = tag_of(hash_of(key));
   const std::uint64_t at = open_cell(tag);
@@ -153,7 +153,7 @@ Residency::Insert Residency::insert(const BlockKey& key, RecordId& out) {
   hot_[r].hash = key.hash;
   hot_[r].name_space = key.name_space;
   hot_[r].group = key.group;
-  hot_[r].state = ImageState::kLent;
+  hot_[r].state = state;
   cold_[r] = ColdRecord{};
   index_[at] = {tag, r + 1};
   ++used_;
@@ -206,8 +206,37 @@ void Residency::push_recent(RecordId record) {
   if (tail_ == kNoLink) tail_ = r;
 }
 
+void Residency::push_least_recent(RecordId record) {
+  const std::uint32_t r = record.value;
+  cold_[r].prev = tail_;
+  cold_[r].next = kNoLink;
+  if (tail_ != kNoLink) cold_[tail_].next = r;
+  tail_ = r;
+  if (head_ == kNoLink) head_ = r;
+  hot_[r].flags |= kConsidered;
+  considered_units_ += cold_[r].total_units;
+  if (cursor_ == kNoLink) cursor_ = r;
+}
+
+RecordId Residency::next_unconsidered() const {
+  return RecordId(cursor_ == kNoLink ? tail_ : cold_[cursor_].prev);
+}
+
+void Residency::consider_next() {
+  const std::uint32_t r = next_unconsidered().value;
+  ORBITKV_CHECK(r != kNoLink, "everything is considered already");
+  hot_[r].flags |= kConsidered;
+  considered_units_ += cold_[r].total_units;
+  cursor_ = r;
+}
+
 void Residency::unlink(RecordId record) {
   ColdRecord& c = cold_[record.value];
+  if (hot_[record.value].flags & kConsidered) {
+    hot_[record.value].flags &= static_cast<std::uint16_t>(~kConsidered);
+    considered_units_ -= c.total_units;
+    if (cursor_ == record.value) cursor_ = c.next;
+  }
   (c.prev == kNoLink ? head_ : cold_[c.prev].next) = c.next;
   (c.next == kNoLink ? tail_ : cold_[c.next].prev) = c.prev;
   c.prev = kUnlisted;

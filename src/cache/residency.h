@@ -12,6 +12,7 @@
 
 #include "base/ids.h"
 #include "cache/mapped_array.h"
+#include "cache/transitions.h"
 #include "orbitkv/types.h"
 
 namespace orbitkv::cache {
@@ -27,12 +28,10 @@ struct BlockKey {
   GroupId group;
 };
 
-enum class ImageState : std::uint8_t {
-  kFree = 0,
-  kLent = 1,     // in flight: at least one slot lent or committed, not all committed
-  kSealed = 2,   // every shard has committed: visible
-  kDropped = 3,  // failed verification; out of the index, still pinned
-};
+// Of HotRecord::flags.
+inline constexpr std::uint16_t kHeldForIo = 1;   // the tier reads its bytes
+inline constexpr std::uint16_t kStoredHint = 2;  // the tier had it when it was last heard of
+inline constexpr std::uint16_t kConsidered = 4;  // in the list, between the tail and the cursor
 
 // What a lookup touches: one line.
 struct alignas(64) HotRecord {
@@ -43,7 +42,7 @@ struct alignas(64) HotRecord {
   ImageState state;
   SlabId slab;  // first slot (shard 0)
   std::uint16_t shards;
-  std::uint16_t flags;     // ImageFlag
+  std::uint16_t flags;
   std::uint64_t offset;    // first slot, in the slab
   std::uint64_t revision;  // first slot
 };
@@ -88,8 +87,8 @@ class Residency {
   void find_batch(const KeySpace& space, std::span<const BlockHash> hashes, std::span<Lookup> out) const;
 
   enum class Insert : std::uint8_t { kInserted, kTableFull, kWindowFull };
-  // The key must be absent. kInserted: a record with this key, state kLent, all else zero.
-  Insert insert(const BlockKey& key, RecordId& out);
+  // The key must be absent. kInserted: a record with this key and state, all else zero.
+  Insert insert(const BlockKey& key, RecordId& out, ImageState state = ImageState::kLent);
   // First cell of the key's probe window.
   std::uint64_t home_of(const BlockKey& key) const { return home(tag_of(hash_of(key))); }
   // Records whose index cells lie in the key's probe window; returns how many.
@@ -100,8 +99,17 @@ class Residency {
   void free_record(RecordId record);
 
   void push_recent(RecordId record);
+  void push_least_recent(RecordId record);  // considered
   void unlink(RecordId record);
   RecordId least_recent() const { return RecordId(tail_); }
+  // The neighbour towards the head; kNoRecord: it is the head.
+  RecordId more_recent(RecordId record) const { return RecordId(cold_[record.value].prev); }
+
+  // The cursor parts the list: what lies behind it, to the tail, has been considered. A
+  // record that leaves the list is not considered any more.
+  RecordId next_unconsidered() const;
+  void consider_next();
+  std::uint64_t considered_units() const { return considered_units_; }
 
   HotRecord& hot(RecordId r) { return hot_[r.value]; }
   const HotRecord& hot(RecordId r) const { return hot_[r.value]; }
@@ -143,6 +151,8 @@ class Residency {
   MappedArray<Cell> index_;
   std::uint32_t used_ = 0, fresh_ = 0, free_ = kNoLink;
   std::uint32_t head_ = kNoLink, tail_ = kNoLink;
+  std::uint32_t cursor_ = kNoLink;  // the most recent one that is considered; kNoLink: none is
+  std::uint64_t considered_units_ = 0;
 };
 
 }  // namespace orbitkv::cache

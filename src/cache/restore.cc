@@ -122,6 +122,7 @@ void Restorer::drop_failed(const Operation& op, const DrainReport& report) {
   for (std::size_t i = 0; i < op.pinned.size(); ++i) {
     if (!bit_set(report.failed, i)) continue;
     ++failed;
+    p_.spill.suspect(op.pinned[i]);
     p_.images.drop(op.pinned[i]);
   }
   stats_.failed_verifications += failed;

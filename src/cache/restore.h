@@ -13,6 +13,7 @@
 #include "cache/leases.h"
 #include "cache/operations.h"
 #include "cache/scratch_set.h"
+#include "cache/spill.h"
 
 namespace orbitkv::cache {
 
@@ -29,6 +30,7 @@ class Restorer {
     Leases& leases;
     Operations& operations;
     Grants& grants;
+    Spill& spill;
   };
   explicit Restorer(const Parts& parts) : p_(parts) {}
 

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
@@ -18,8 +17,6 @@
 
 namespace orbitkv::cache {
 
-using TierSpace = Id<struct TierSpaceTag, std::uint32_t>;
-inline constexpr TierSpace kNoTierSpace{0xFFFFFFFFu};
 using TransferId = Id<struct TierTransferTag, std::uint64_t>;  // never 0, never reused
 
 // A version of a stored block.
@@ -28,9 +25,12 @@ struct TierRef {
   explicit operator bool() const { return record != 0xFFFFFFFFu; }
 };
 
-// How a chain of blocks was asked for or saved, for the admission policy.
+// How a chain of blocks was asked for or saved, for the admission policy. Of a save:
+// where the block stood in the list that was published, which need not begin a chain.
 struct TierContext {
-  std::uint32_t position = 0, hit_run = 0, length = 0;
+  std::uint32_t position = 0;  // of the first block
+  std::uint32_t hit_run = 0;   // blocks of the chain that were found before it
+  std::uint32_t length = 0;    // blocks of the chain; 0: not known
 };
 
 // What the record says of an image; its header has been compared with it once it is loaded.
@@ -42,35 +42,45 @@ struct LoadedSlot {
 class Tier {
  public:
   virtual ~Tier() = default;
-  // When an instance registers: how images of this namespace and group look. kNoTierSpace:
-  // the tier holds none of them and takes none.
+  // When an instance registers whose namespace has none yet: how images of this namespace
+  // and group look. kNoTierSpace: the tier holds none of them and takes none now; asked
+  // again at the next registration.
   virtual TierSpace open_space(const model::RankRegistration& rank, GroupId group) = 0;
-  virtual void close_space(TierSpace space) = 0;  // once for each open_space()
+  // Once for each open_space(): no instance is left and no image in DRAM.
+  virtual void close_space(TierSpace space) = 0;
   virtual void find(TierSpace space, std::span<const BlockHash> hashes, std::span<TierRef> out) = 0;
   struct Key {
     TierSpace space;
     BlockHash hash;
   };
-  // Into lent extents, one a shard, which the tier does not own; `slots_out` is filled in at
-  // once. kBusy: too many are on their way, Core::tier_ready() says when to ask again.
-  // kRecompute: gone, a miss.
+  // Into lent extents, one a shard in their order, which the tier does not own; `slots_out`
+  // is filled in at once. kBusy: too many are on their way, Core::tier_ready() says when to ask again.
+  // kRecompute: gone, a miss. A load that ends well has the bytes of that record and its
+  // headers; whoever restores verifies the fragments.
   virtual Result<TransferId> load(const Key& key, TierRef record, std::span<const mem::Extent::Words> slots,
                                   std::span<LoadedSlot> slots_out) = 0;
-  // A held, sealed image. kBusy: not taken, counted there.
+  // A held, sealed image, one slot a shard in their order. kBusy: not taken, counted there.
   virtual Result<TransferId> store(const Key& key, std::span<const SlotWords> slots) = 0;
-  // A restore says that the image with this mark did not verify; the tier looks itself.
+  // A restore says that the image with this mark did not verify; the tier looks itself and
+  // fences stores of it that are under way. Nothing where it holds another one or none.
   virtual void suspect(const Key& key, const LoadedSlot& first_shard) = 0;
+  // Everything of the space, loads and stores under way included.
   virtual void drop_space(TierSpace space) = 0;
 
   // ---- admission ----
   enum class Answer : std::uint8_t { kStore, kLater, kNo };
+  // Blocks of one query, `first.position` on, with bitmaps over them. Not for polls of the
+  // same list.
   struct Asked {
-    BlockHash hash;
-    bool found = false;  // in DRAM or here
+    std::span<const BlockHash> hashes;
+    std::span<const std::uint64_t> resident;  // in DRAM
+    std::span<const std::uint64_t> stored;    // only here; empty: none
   };
-  // Blocks of one query, `first.position` on. Not for polls of the same list.
-  virtual void asked(TierSpace space, std::span<const Asked> blocks, const TierContext& first) = 0;
+  virtual void asked(TierSpace space, const Asked& blocks, const TierContext& first) = 0;
+  // It was saved by an engine. kLater: leaving() decides.
   virtual Answer sealed(const Key& key, const TierContext& context, ByteCount bytes) = 0;
+  // DRAM is about to let it go. Anything but kStore: it goes as it is; also where the tier
+  // holds it already.
   virtual Answer leaving(const Key& key, ByteCount bytes) = 0;
 };
 

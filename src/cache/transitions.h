@@ -88,10 +88,82 @@ inline constexpr Transitions<PublishState, PublishEvent> kPublish{{{
 }}};
 }  // namespace detail
 
+// ---- block image ----
+
+enum class ImageState : std::uint8_t {
+  kFree,
+  kLent,        // publishers write it: a slot is lent or committed, not all are committed
+  kSealed,      // every shard has committed or landed: visible
+  kDropped,     // failed verification; out of the index, still pinned or being stored
+  kLoading,     // the tier writes it, or it waits for that; a place that leases may pin
+  kLoadFailed,  // no bytes any more, out of the index; pinned by those who waited for it
+  kIllegal,
+};
+enum class ImageEvent : std::uint8_t {
+  kLend,      // a first slot to a publisher
+  kLoad,      // all slots to the tier
+  kSeal,      // the last shard has committed
+  kGone,      // its last slot was given back, or it is abandoned; nothing pins it
+  kLanded,    // the tier has filled every slot
+  kLoadFail,  // it has not, and somebody still pins the record
+  kDrop,
+  kUnheld,  // the last pin or store of an image that is out of sight has ended
+  kEvict,
+  kClose,  // the core ends
+  kCount,
+};
+
+namespace detail {
+using I = ImageState;
+inline constexpr Transitions<ImageState, ImageEvent> kImage{{{
+    // kLend, kLoad, kSeal, kGone, kLanded, kLoadFail, kDrop, kUnheld, kEvict, kClose
+    {{I::kLent, I::kLoading, I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal,
+      I::kIllegal, I::kIllegal}},  // kFree
+    {{I::kIllegal, I::kIllegal, I::kSealed, I::kFree, I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal,
+      I::kIllegal, I::kFree}},  // kLent
+    {{I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kDropped, I::kIllegal,
+      I::kFree, I::kFree}},  // kSealed
+    {{I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kFree,
+      I::kIllegal, I::kFree}},  // kDropped
+    {{I::kIllegal, I::kIllegal, I::kIllegal, I::kFree, I::kSealed, I::kLoadFailed, I::kIllegal, I::kIllegal,
+      I::kIllegal, I::kFree}},  // kLoading
+    {{I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kIllegal, I::kFree,
+      I::kIllegal, I::kFree}},  // kLoadFailed
+}}};
+}  // namespace detail
+
+// ---- a load of one image from the tier ----
+
+enum class LoadState : std::uint8_t {
+  kQueued,     // slots are lent, the tier has not been told
+  kSubmitted,  // the tier writes; only its word ends it
+  kEnded,
+  kIllegal,
+};
+enum class LoadEvent : std::uint8_t {
+  kAccept,   // the tier has taken it
+  kGone,     // the tier has it no more
+  kAbandon,  // the last one who waited left before it was submitted
+  kLanded,
+  kFailed,
+  kCount,
+};
+
+namespace detail {
+using Q = LoadState;
+inline constexpr Transitions<LoadState, LoadEvent> kLoad{{{
+    // kAccept, kGone, kAbandon, kLanded, kFailed
+    {{Q::kSubmitted, Q::kEnded, Q::kEnded, Q::kIllegal, Q::kIllegal}},    // kQueued
+    {{Q::kIllegal, Q::kIllegal, Q::kIllegal, Q::kEnded, Q::kEnded}},      // kSubmitted
+    {{Q::kIllegal, Q::kIllegal, Q::kIllegal, Q::kIllegal, Q::kIllegal}},  // kEnded
+}}};
+}  // namespace detail
+
 // ---- query and lease: one object from the first part of a read to its retirement ----
 
 enum class LeaseState : std::uint8_t {
   kCollecting,  // parts are still to come; the leading run so far is pinned
+  kLoading,     // all parts are there, blocks of the run are on their way from the tier
   kReady,       // leased, no shard has consumed anything
   kConsuming,   // some rank has consumed some range
   kRetired,     // pins returned; the object is about to be reused
@@ -100,7 +172,10 @@ enum class LeaseState : std::uint8_t {
 enum class LeaseEvent : std::uint8_t {
   kPart,         // a part that is not the last
   kLastPart,     // the last part, with a run to lease
+  kLastLoading,  // the last part, blocks of the run are on their way
   kLastEmpty,    // the last part, nothing to lease
+  kLanded,       // what is left of the run is in memory
+  kLandedEmpty,  // and nothing is left of it
   kSameList,     // the whole list was asked again, unchanged
   kNewList,      // another list under the same identity, or the same after a consumption
   kConsume,      // a rank took a range, more is left for some rank
@@ -114,15 +189,18 @@ enum class LeaseEvent : std::uint8_t {
 namespace detail {
 using L = LeaseState;
 inline constexpr Transitions<LeaseState, LeaseEvent> kLease{{{
-    // kPart, kLastPart, kLastEmpty, kSameList, kNewList, kConsume, kConsumeLast, kRelease, kCancel, kExpire
-    {{L::kCollecting, L::kReady, L::kRetired, L::kIllegal, L::kCollecting, L::kIllegal, L::kIllegal,
-      L::kIllegal, L::kRetired, L::kRetired}},  // kCollecting
-    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kReady, L::kCollecting, L::kConsuming, L::kRetired,
-      L::kRetired, L::kRetired, L::kRetired}},  // kReady
-    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kCollecting, L::kConsuming, L::kRetired,
-      L::kRetired, L::kRetired, L::kRetired}},  // kConsuming
+    // kPart, kLastPart, kLastLoading, kLastEmpty, kLanded, kLandedEmpty, kSameList, kNewList,
+    // kConsume, kConsumeLast, kRelease, kCancel, kExpire
+    {{L::kCollecting, L::kReady, L::kLoading, L::kRetired, L::kIllegal, L::kIllegal, L::kIllegal,
+      L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired}},  // kCollecting
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kReady, L::kRetired, L::kLoading, L::kCollecting,
+      L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired}},  // kLoading
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kReady, L::kCollecting,
+      L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired}},  // kReady
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
+      L::kCollecting, L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired}},  // kConsuming
     {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
-      L::kIllegal, L::kIllegal}},  // kRetired
+      L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal}},  // kRetired
 }}};
 }  // namespace detail
 
@@ -171,6 +249,12 @@ constexpr SessionState next(SessionState s, SessionEvent e) {
 }
 constexpr PublishState next(PublishState s, PublishEvent e) {
   return detail::kPublish.next(s, e);
+}
+constexpr ImageState next(ImageState s, ImageEvent e) {
+  return detail::kImage.next(s, e);
+}
+constexpr LoadState next(LoadState s, LoadEvent e) {
+  return detail::kLoad.next(s, e);
 }
 constexpr LeaseState next(LeaseState s, LeaseEvent e) {
   return detail::kLease.next(s, e);

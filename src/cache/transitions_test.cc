@@ -46,13 +46,34 @@ TEST(Transitions, Publish) {
                                                              "----------"});  // ended
 }
 
+TEST(Transitions, image_state_table_every_cell) {
+  // events: lend load seal gone landed load-fail drop unheld evict close
+  // states: F free, L lent, S sealed, D dropped, T loading from the tier, X load failed
+  expect_cells<ImageState, ImageEvent, 6, 10>("FLSDTX", {"LT--------",    // free
+                                                         "--SF-----F",    // lent
+                                                         "------D-FF",    // sealed
+                                                         "-------F-F",    // dropped
+                                                         "---FSX---F",    // loading
+                                                         "-------F-F"});  // load failed
+}
+
+TEST(Transitions, Load) {
+  // events: accept gone abandon landed failed
+  // states: Q queued, S submitted, E ended
+  expect_cells<LoadState, LoadEvent, 3, 5>("QSE", {"SEE--",    // queued
+                                                   "---EE",    // submitted
+                                                   "-----"});  // ended
+}
+
 TEST(Transitions, Lease) {
-  // events: part last-part last-empty same-list new-list consume consume-last release cancel expire
-  // states: P collecting parts, R ready, C consuming, X retired
-  expect_cells<LeaseState, LeaseEvent, 4, 10>("PRCX", {"PRX-P---XX",    // collecting
-                                                       "---RPCXXXX",    // ready
-                                                       "----PCXXXX",    // consuming
-                                                       "----------"});  // retired
+  // events: part last-part last-loading last-empty landed landed-empty same-list new-list
+  //         consume consume-last release cancel expire
+  // states: P collecting parts, L loading, R ready, C consuming, X retired
+  expect_cells<LeaseState, LeaseEvent, 5, 13>("PLRCX", {"PRLX---P---XX",    // collecting
+                                                        "----RXLP---XX",    // loading
+                                                        "------RPCXXXX",    // ready
+                                                        "-------PCXXXX",    // consuming
+                                                        "-------------"});  // retired
 }
 
 TEST(Transitions, Restore) {

@@ -293,6 +293,10 @@ std::uint64_t Pool::id() const {
   return impl_->id;
 }
 
+ByteCount Pool::capacity() const {
+  return impl_->stats.capacity;
+}
+
 ByteCount Pool::free_bytes() const {
   return impl_->stats.capacity - impl_->stats.used;
 }

@@ -95,7 +95,8 @@ class Pool {
   const std::vector<SlabInfo>& slabs() const;                         // all, with state
   std::uint64_t id() const;                                           // pool id, random
   PoolStats stats() const;
-  ByteCount free_bytes() const;  // of offered slabs, in pieces
+  ByteCount capacity() const;    // of offered slabs
+  ByteCount free_bytes() const;  // of those, in pieces
 
  private:
   struct Impl;

@@ -1,0 +1,186 @@
+// Pins, and who goes when memory, a record or an index cell is needed.
+#include <array>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "cache/images.h"
+
+namespace orbitkv::cache {
+
+namespace {
+
+constexpr std::size_t kAhead = 12;  // blocks, of prefetches
+// Images that one eviction passes over because they ought to be stored first.
+constexpr std::uint32_t kPassedOver = 64;
+
+}  // namespace
+
+// ---- pins ----
+
+// A pinned image stays in the recency list until eviction meets it or its last pin goes:
+// leasing then costs one line a block, not three. A loading image has no bytes yet.
+void Images::pin(std::span<const RecordId> records) {
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (i + kAhead < records.size()) table_.prefetch_pins(records[i + kAhead]);
+    ColdRecord& c = table_.cold(records[i]);
+    if (c.pins++ > 0) continue;
+    stats_.pinned += c.total_units * ByteCount(kUnit);
+    ++stats_.pinned_images;
+  }
+}
+
+void Images::unpin(std::span<const RecordId> records) {
+  for (std::size_t i = records.size(); i-- > 0;) {
+    if (i >= 2 * kAhead) table_.prefetch_pins(records[i - 2 * kAhead]);
+    if (i >= kAhead) table_.prefetch_neighbours(records[i - kAhead]);
+    unpin_one(records[i]);
+  }
+}
+
+void Images::unpin_one(RecordId record) {
+  ColdRecord& c = table_.cold(record);
+  ORBITKV_CHECK(c.pins > 0, "unpin without a pin");
+  if (--c.pins > 0) return;
+  stats_.pinned -= c.total_units * ByteCount(kUnit);
+  --stats_.pinned_images;
+  if (sealed(record)) {
+    if (table_.listed(record)) table_.unlink(record);
+    table_.push_recent(record);
+  } else if (!loading(record) && !held(record)) {
+    take_apart(record, ImageEvent::kUnheld);
+  }
+}
+
+void Images::drop(RecordId record) {
+  if (!sealed(record)) return;
+  table_.unindex(record);
+  --stats_.sealed;
+  step(table_.hot(record).state, ImageEvent::kDrop);
+  if (table_.listed(record)) table_.unlink(record);
+  if (unheld(record)) take_apart(record, ImageEvent::kUnheld);
+}
+
+std::uint64_t Images::drop_all(NamespaceIndex name_space) {
+  std::uint64_t dropped = 0;
+  for (std::uint32_t r = 0; r < table_.high_water(); ++r) {
+    if (!sealed(RecordId(r)) || table_.hot(RecordId(r)).name_space != name_space) continue;
+    drop(RecordId(r));
+    ++dropped;
+  }
+  return dropped;
+}
+
+// ---- the end of an image ----
+
+// Returns every slot to the pool, those in `unsafe_shards` to quarantine.
+ByteCount Images::give_slots_back(RecordId record, std::uint64_t unsafe_shards) {
+  ByteCount freed;
+  const auto exit_slot = [&](const ImageSlot& slot) {
+    mem::Extent extent = mem::Extent::restore(words(slot).extent);
+    if (unsafe_shards & bit(shard_of(slot))) {
+      pool_.quarantine(std::move(extent));
+    } else {
+      freed += pool_.release(std::move(extent)).bytes;
+    }
+  };
+  ColdRecord& c = table_.cold(record);
+  if (c.allocation != 0) exit_slot({record, 0});
+  c.allocation = 0;
+  for (std::uint32_t i = c.further; i != 0;) {
+    const std::uint32_t next = further_.at(i).next;
+    exit_slot({record, i});
+    further_.give_back(i);
+    i = next;
+  }
+  c.further = 0;
+  return freed;
+}
+
+ByteCount Images::take_apart(RecordId record, ImageEvent event, std::uint64_t unsafe_shards) {
+  ORBITKV_CHECK(next(table_.hot(record).state, event) == ImageState::kFree, "this image may not go yet");
+  const ByteCount freed = give_slots_back(record, unsafe_shards);
+  const NamespaceIndex name_space = table_.hot(record).name_space;
+  table_.free_record(record);
+  namespaces_.release(name_space);
+  return freed;
+}
+
+// ---- eviction ----
+
+ByteCount Images::evict_one(RecordId record) {
+  table_.unlink(record);
+  table_.unindex(record);
+  --stats_.sealed;
+  ++stats_.evicted;
+  const ByteCount freed = take_apart(record, ImageEvent::kEvict);
+  stats_.evicted_bytes += freed;
+  return freed;
+}
+
+// The least recent image that nothing holds; held ones on the way leave the list.
+RecordId Images::victim() {
+  for (;;) {
+    const RecordId record = table_.least_recent();
+    if (record == kNoRecord || unheld(record)) return record;
+    table_.unlink(record);
+  }
+}
+
+Keeper::Leave Images::leave(RecordId record) {
+  if (table_.hot(record).flags & kConsidered) return Keeper::Leave::kGo;
+  return keeper_->leaving(record);
+}
+
+// Goes up the list and takes what the keeper lets go.
+ByteCount Images::evict_clean(ByteCount bytes) {
+  ByteCount freed;
+  std::uint32_t passed = 0;
+  for (RecordId at = table_.least_recent(); freed < bytes && at != kNoRecord && passed < kPassedOver;) {
+    const RecordId record = at;
+    at = table_.more_recent(record);
+    if (!unheld(record)) {
+      table_.unlink(record);
+    } else if (leave(record) == Keeper::Leave::kGo) {
+      freed += evict_one(record);
+    } else {
+      ++passed;
+    }
+  }
+  return freed;
+}
+
+ByteCount Images::evict(ByteCount bytes) {
+  ByteCount freed;
+  if (keeper_ != nullptr) freed = evict_clean(bytes);
+  while (freed < bytes) {
+    const RecordId record = victim();
+    if (record == kNoRecord) break;
+    freed += evict_one(record);
+  }
+  return freed;
+}
+
+bool Images::evict_in_window(const BlockKey& key) {
+  std::array<RecordId, limits::kProbeWindow> cells;
+  const std::size_t n = table_.window(key, cells);
+  const auto may_go = [&](RecordId r) { return sealed(r) && unheld(r); };
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!may_go(cells[i]) || !(table_.hot(cells[i]).flags & (kStoredHint | kConsidered))) continue;
+    evict_one(cells[i]);
+    return true;
+  }
+  RecordId dirty = kNoRecord;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!may_go(cells[i])) continue;
+    if (keeper_ == nullptr || leave(cells[i]) == Keeper::Leave::kGo) {
+      evict_one(cells[i]);
+      return true;
+    }
+    if (may_go(cells[i])) dirty = cells[i];
+  }
+  if (dirty == kNoRecord) return false;
+  evict_one(dirty);
+  return true;
+}
+
+}  // namespace orbitkv::cache

@@ -1,0 +1,124 @@
+// Loads: block images on their way from the tier. Lends the slots, queues in the order of
+// first need and fairly between queries, submits as far as the tier takes them, and knows
+// who waits for which; one read serves all who ask. Owned by cache/leases.h; core thread.
+// Never gives back a slot that the tier has been told of before the tier says so; bounded
+// by limits::kLoads and half of the pool.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "cache/images.h"
+#include "cache/namespaces.h"
+#include "cache/tier.h"
+#include "cache/transitions.h"
+#include "mem/pool.h"
+
+namespace orbitkv::cache {
+
+using LeaseIndex = Id<struct LeaseIndexTag, std::uint32_t>;
+
+// A place in a lease's run.
+struct LoadWaiter {
+  LeaseIndex lease;
+  std::uint32_t position = 0;
+  friend bool operator==(const LoadWaiter&, const LoadWaiter&) = default;
+};
+
+struct LoadStats {
+  std::uint64_t started = 0, shared = 0;  // shared: joined one that was there
+  std::uint64_t landed = 0, failed = 0, gone = 0, abandoned = 0;
+  std::uint64_t refused_memory = 0, refused_bounds = 0;
+  ByteCount landed_bytes;
+};
+
+class Loads {
+ public:
+  struct Parts {
+    Images& images;
+    Namespaces& namespaces;
+    const mem::Pool& pool;
+    Tier* tier;
+  };
+  explicit Loads(const Parts& parts) : p_(parts) {}
+
+  struct Want {
+    const BlockKey& key;
+    TierRef stored;
+    std::uint16_t shards = 1;
+    ByteCount slot_bytes;
+  };
+  // Lends the slots of an absent image and queues it, or finds that it is queued already.
+  // kNoRecord: no memory, a bound, or publishers have the image in hand. Evicts.
+  RecordId start(const Want& want, LeaseIndex lane);
+  void join(RecordId record, const LoadWaiter& waiter);
+  // The last one who leaves takes along what the tier has not been told of.
+  void leave(RecordId record, const LoadWaiter& waiter);
+
+  // What has ended; its record may be gone, or is kept by the pins of its waiters.
+  struct Ended {
+    bool ok = false;
+    std::vector<LoadWaiter> waiters;
+  };
+  bool queued() const { return !ring_.empty() && !busy_; }
+  // Tells the tier of those next in line until it is busy, or one turns out to be gone: that
+  // one, and there may be more. nullptr: nothing to do now.
+  const Ended* submit();
+  const Ended* end(TransferId transfer, bool ok);  // nullptr: not one of ours
+  void tier_ready() { busy_ = false; }
+  // Of a namespace that is dropped: whatever lands is not what is asked for any more.
+  void doom(NamespaceIndex name_space);
+  // Records whose loads have ended since the last call, however: publishers may wait for them.
+  std::vector<RecordId> take_ended() { return std::exchange(ended_records_, {}); }
+
+  const LoadStats& stats() const { return stats_; }
+  std::uint32_t count() const { return static_cast<std::uint32_t>(loads_.size() - free_.size()); }
+  ByteCount bytes() const { return bytes_; }
+
+ private:
+  struct Load {
+    RecordId record = kNoRecord;
+    TierRef stored;
+    LoadState state = LoadState::kEnded;
+    bool doomed = false;
+    ByteCount bytes;
+    TransferId transfer;
+    LeaseIndex lane;
+    std::uint32_t prev = kNoLink, next = kNoLink;  // in the lane
+    std::vector<LoadWaiter> waiters;
+  };
+  struct Lane {
+    std::uint32_t head = kNoLink, tail = kNoLink;
+    bool ringed = false;
+  };
+
+  Load& load_of(RecordId record) { return loads_[p_.images.tag(record)]; }
+  bool within_bounds(ByteCount bytes) const;
+  std::uint32_t take();
+  void enqueue(std::uint32_t index, LeaseIndex lane);
+  void unqueue(const Load& load);
+  Result<TransferId> tell(const Load& load);
+  const Ended* report(std::uint32_t index, LoadEvent event);
+  void finish(std::uint32_t index, LoadEvent event);
+
+  Parts p_;
+  std::deque<Load> loads_;
+  std::vector<std::uint32_t> free_;
+  std::unordered_map<TransferId, std::uint32_t> by_transfer_;
+  std::vector<Lane> lanes_;         // by lease that needed it first
+  std::deque<std::uint32_t> ring_;  // lanes that hold something, whose turn is next in front
+  bool busy_ = false;               // the tier said so
+  ByteCount bytes_;                 // on their way, queued included
+  Ended ended_;                     // the last one reported
+  std::vector<RecordId> ended_records_;
+  std::vector<mem::Extent::Words> words_;
+  std::vector<LoadedSlot> marks_;
+  LoadStats stats_;
+};
+
+}  // namespace orbitkv::cache
