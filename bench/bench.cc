@@ -9,6 +9,7 @@
 #include "bench/channel.h"
 #include "bench/copy_gpu.h"
 #include "bench/copy_host.h"
+#include "bench/endurance.h"
 #include "bench/footprint.h"
 #include "bench/harness.h"
 #include "bench/query.h"
@@ -22,6 +23,7 @@ namespace {
 struct Bench {
   const char* name;
   int (*run)(const Options& options);
+  bool apart = false;  // not one of "all": it needs a file, or writes gigabytes
 };
 int run_copy_bench(const Options& options) {
   return options.on_gpu() ? run_copy_gpu_bench(options) : run_copy_host_bench(options);
@@ -32,8 +34,8 @@ constexpr std::array kBenches = {
     Bench{"alloc", run_alloc_bench},     Bench{"query", run_query_bench},
     Bench{"restore", run_restore_bench}, Bench{"publish", run_publish_bench},
     Bench{"idle", run_idle_bench},       Bench{"memory", run_memory_bench},
-    Bench{"attach", run_attach_bench},   Bench{"replay", run_replay_bench},
-    Bench{"ssd", run_ssd_bench},
+    Bench{"attach", run_attach_bench},   Bench{"replay", run_replay_bench, true},
+    Bench{"ssd", run_ssd_bench, true},   Bench{"endurance", run_endurance_bench, true},
 };
 
 constexpr std::uint32_t kRuns = 5;
@@ -73,6 +75,8 @@ int run(const Flags& flags, const char* self) {
   options.window = flags.window;
   options.path = flags.path;
   options.file_bytes = ByteCount(flags.file_bytes);
+  options.block_bytes = ByteCount(flags.block_bytes);
+  options.daily_budget = ByteCount(flags.daily_budget);
   if (!names_device(options.device)) {
     std::fprintf(stderr, "bench: no device is called \"%s\"; use cpu:0 or cuda:<number>\n",
                  options.device.c_str());
@@ -81,8 +85,7 @@ int run(const Flags& flags, const char* self) {
   int status = 0;
   bool known = false;
   for (const Bench& bench : kBenches) {
-    // replay needs a file; ssd writes gigabytes.
-    const bool of_all = flags.name == "all" && bench.run != run_replay_bench && bench.run != run_ssd_bench;
+    const bool of_all = flags.name == "all" && !bench.apart;
     if (!of_all && flags.name != bench.name) continue;
     known = true;
     status = worse(status, bench.run(options));

@@ -22,10 +22,12 @@ struct Options {
   std::string only_case;         // empty: all cases
   std::string self;              // path of this binary, for benches that start their Manager from it
   std::string device = "cpu:0";  // where pages lie: "cpu:0" or "cuda:<number>"
-  std::string file;              // replay: the trace
+  std::string file;              // replay, endurance: the trace
   std::string window;            // copy on a GPU: this window instead of the tuned ones
   std::string path;              // ssd: the directory of its file
   ByteCount file_bytes;          // ssd: 0 = as much as it likes
+  ByteCount block_bytes;         // endurance
+  ByteCount daily_budget;        // endurance: 0 = half of what `all` writes
   bool on_gpu() const { return device.starts_with("cuda:"); }
   // A name that ends with * stands for all that begin so.
   bool wants(std::string_view name) const {

@@ -155,7 +155,8 @@ void Admission::Impl::plan(TimePoint now) {
   ReturnRates::Limits limits;
   if (stats.returned >= config.history / kLearntPart) {
     const double allowance = config.loss_per_mille / 1000.0;
-    const double off = (allowance * asked - lost) / (config.history / kCorrectionPart);
+    const std::uint32_t horizon = config.history / kCorrectionPart;
+    const double off = (allowance * asked - lost) / horizon;
     limits.returns_lost =
         std::clamp(allowance + off, kSlowest * allowance, kFastest * allowance) * asked / left;
   }

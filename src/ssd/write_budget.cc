@@ -5,7 +5,7 @@
 namespace orbitkv::ssd {
 
 namespace {
-constexpr double kDay = 24 * 3600, kHour = 3600;
+constexpr double kDay = 24 * 3600, kSpend = 240;
 }
 
 WriteBudget::WriteBudget(ByteCount daily)
@@ -31,7 +31,7 @@ void WriteBudget::give_back(ByteCount bytes) {
 }
 
 double WriteBudget::bytes_per_second() const {
-  return per_second_ + left_ / kHour;
+  return per_second_ + left_ / kSpend;
 }
 
 }  // namespace orbitkv::ssd

@@ -17,7 +17,7 @@ class WriteBudget {
   bool take(ByteCount bytes, TimePoint now);
   void give_back(ByteCount bytes);
   ByteCount left() const { return ByteCount(static_cast<std::uint64_t>(left_)); }  // at the last take()
-  // What could be written a second, now and evenly through the next hour.
+  // What may be written a second, so that what has been saved up goes within minutes.
   double bytes_per_second() const;
 
  private:
