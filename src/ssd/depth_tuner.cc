@@ -5,11 +5,12 @@
 namespace orbitkv::ssd {
 namespace {
 
-constexpr std::uint64_t kLeastWindow = 512 * kKiB.value;
+constexpr std::uint64_t kLeastWindow = kMiB.value;
 constexpr std::uint64_t kFirstWindow = 8 * kMiB.value;
 constexpr std::uint64_t kMostWindow = kGiB.value;
-constexpr double kWorthMore = 1.04;  // twice the window costs twice the latency
-constexpr double kWorthLess = 0.985;
+constexpr double kWorthMore = 1.02;  // twice the window costs twice the latency
+constexpr double kWorthLess = 0.995;
+constexpr double kLowLess = 0.98;
 constexpr std::uint64_t kEpochWindows = 4;      // an epoch moves so many windows,
 constexpr Duration kEpoch = milliseconds(20);   // and lasts at least so long
 constexpr Duration kRest = milliseconds(2000);  // after both directions were tried
@@ -28,9 +29,10 @@ ByteCount DepthTuner::window() const {
   return ByteCount(tune_ == Tune::kYes ? window_in_trial() : kMostWindow);
 }
 
-bool DepthTuner::admits(ByteCount bytes) const {
-  if (requests_ == 0) return true;
-  return requests_ < most_requests_ && bytes_ + bytes.value <= window().value;
+bool DepthTuner::admits() const {
+  // Two keep the device busy, however large, and the one that reaches over the window goes.
+  const std::uint32_t always = std::min(most_requests_, 2u);
+  return requests_ < always || (requests_ < most_requests_ && bytes_ < window().value);
 }
 
 void DepthTuner::started(ByteCount bytes) {
@@ -77,10 +79,13 @@ void DepthTuner::end_epoch(double rate) {
 }
 
 void DepthTuner::decide() {
-  std::nth_element(gain_.begin(), gain_.begin() + kRounds / 2, gain_.end());
-  const double gain = gain_[kRounds / 2];
-  if (try_ == Try::kMore && gain >= kWorthMore) window_ = std::min(window_ * 2, kMostWindow / 2);
-  if (try_ == Try::kLess && gain >= kWorthLess) window_ = std::max(window_ / 2, kLeastWindow * 2);
+  // The device drifts: most rounds must agree.
+  std::sort(gain_.begin(), gain_.end());
+  const double median = gain_[kRounds / 2], low = gain_[kRounds / 4];
+  if (try_ == Try::kMore && median >= kWorthMore && low >= 1)
+    window_ = std::min(window_ * 2, kMostWindow / 2);
+  if (try_ == Try::kLess && median >= kWorthLess && low >= kLowLess)
+    window_ = std::max(window_ / 2, kLeastWindow);
   try_ = try_ == Try::kMore ? Try::kLess : Try::kMore;
   rounds_ = 0;
 }

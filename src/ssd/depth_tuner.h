@@ -18,8 +18,8 @@ class DepthTuner {
   enum class Tune : std::uint8_t { kYes, kNo };  // kNo: no window
   DepthTuner(std::uint32_t most_requests, Tune tune);
 
-  // Whether a request of these bytes may go now. One may always.
-  bool admits(ByteCount bytes) const;
+  // Whether a request may go now. One may always.
+  bool admits() const;
   void started(ByteCount bytes);
   // `waiting`: others would have gone but for the bounds.
   enum class Waiting : std::uint8_t { kNo, kYes };
@@ -31,7 +31,7 @@ class DepthTuner {
 
  private:
   // Rounds of one trial, each the current window and then the other.
-  static constexpr std::size_t kRounds = 5;
+  static constexpr std::size_t kRounds = 7;
   enum class Try : std::uint8_t { kMore, kLess };
 
   std::uint64_t window_in_trial() const;

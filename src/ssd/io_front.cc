@@ -13,14 +13,14 @@ namespace {
 constexpr std::size_t kReapBatch = 64;
 
 IoOptions bounded(IoOptions options) {
-  options.depth = std::clamp(options.depth, 1u, 4096u);
+  options.depth = std::clamp(options.depth, 1u, 2048u);
   options.queue = std::clamp(options.queue, 1u, 1u << 16);
   return options;
 }
 
 }  // namespace
 
-IoFront::IoFront(const IoOptions& options) : options_(bounded(options)), completions_(2 * options_.queue) {
+IoFront::IoFront(const IoOptions& options) : options_(bounded(options)) {
   files_.reserve(kIoFiles);
 }
 
@@ -64,26 +64,31 @@ void IoFront::accept(const IoRequest& request) {
   const bool known = request.file.value < files_.size();
   const int error = known ? check_request(request, files_[request.file.value].alignment) : EINVAL;
   if (error != 0) {
-    const Finished refused{{request.tag, error, {}}, request.op, {}, 0, 0};
-    return completions_.push({&refused, 1});
+    return refused({{request.tag, error, {}}, request.op, {}, 0, 0});
   }
   const OpenFile& file = files_[request.file.value];
   hand_over({request, file.fd.get(), file.alignment, bytes_of(request), ++accepted_});
 }
 
 std::size_t IoFront::reap(std::span<IoResult> results, Duration wait) {
-  std::size_t taken = take(results);
+  std::size_t taken = take_results(results);
   if (taken > 0 || wait == Duration{} || reads_ + writes_ == 0 || results.empty()) return taken;
-  wait_for_result(wait);
-  return take(results);
+  const TimePoint end = time() + wait;
+  Duration left = wait;
+  while (taken == 0 && (wait < Duration{} || left > Duration{})) {
+    wait_for_some(left);
+    taken = take_results(results);
+    if (wait > Duration{}) left = end - time();
+  }
+  return taken;
 }
 
-std::size_t IoFront::take(std::span<IoResult> results) {
+std::size_t IoFront::take_results(std::span<IoResult> results) {
   std::array<Finished, kReapBatch> batch;
   std::size_t taken = 0;
   while (taken < results.size()) {
     const std::size_t want = std::min(batch.size(), results.size() - taken);
-    const std::size_t got = completions_.pop(std::span(batch).first(want));
+    const std::size_t got = take(std::span(batch).first(want));
     for (std::size_t i = 0; i < got; ++i) {
       --outstanding(batch[i].op);
       count(batch[i]);

@@ -27,7 +27,6 @@ class IoFront : public Io {
   ByteCount free_space(const std::string& path) const override;
   std::size_t submit(std::span<const IoRequest> requests) final;
   std::size_t reap(std::span<IoResult> results, Duration wait) final;
-  int completion_fd() const final { return completions_.fd(); }
   IoStats stats() const final;
 
  protected:
@@ -42,26 +41,44 @@ class IoFront : public Io {
     return open_real(path, bytes);
   }
   virtual void file_opened(FileIndex, int) {}
-  // Until a result is there, or `wait` is over.
-  virtual void wait_for_result(Duration wait) { completions_.wait(wait); }
+  virtual void refused(const Finished& finished) = 0;  // comes out of take() too
+  virtual std::size_t take(std::span<Finished> out) = 0;
+  // Until take() may have some, or `wait` (negative: no end) is over.
+  virtual void wait_for_some(Duration wait) = 0;
+  virtual TimePoint time() const { return monotonic_now(); }
 
   const IoOptions& options() const { return options_; }
-  Completions& completions() { return completions_; }
   IoGauges& gauges() { return gauges_; }
 
  private:
   std::uint32_t& outstanding(IoOp op) { return op == IoOp::kRead ? reads_ : writes_; }
   void accept(const IoRequest& request);
-  std::size_t take(std::span<IoResult> results);
+  std::size_t take_results(std::span<IoResult> results);
   void count(const Finished& finished);
 
   const IoOptions options_;
   std::vector<OpenFile> files_;
   std::uint32_t reads_ = 0, writes_ = 0;  // accepted and not reaped; syncs are writes
   std::uint64_t accepted_ = 0;
-  Completions completions_;
   IoStats stats_;
   IoGauges gauges_;
+};
+
+// With results that come from other threads, or none.
+class QueuedFront : public IoFront {
+ public:
+  int completion_fd() const final { return completions_.fd(); }
+
+ protected:
+  explicit QueuedFront(const IoOptions& options)
+      : IoFront(options), completions_(2 * this->options().queue) {}
+  void refused(const Finished& finished) final { completions_.push({&finished, 1}); }
+  std::size_t take(std::span<Finished> out) final { return completions_.pop(out); }
+  void wait_for_some(Duration wait) override { completions_.wait(wait); }
+  Completions& completions() { return completions_; }
+
+ private:
+  Completions completions_;
 };
 
 }  // namespace orbitkv::ssd

@@ -35,6 +35,7 @@ class Bed {
   virtual std::string path(const std::string& name) const = 0;
   virtual void resize(const std::string& path, ByteCount bytes) = 0;
   virtual bool has_threads() const = 0;  // asks faults from threads of its own
+  virtual bool real_time() const { return true; }
   virtual bool registers() const { return false; }
 };
 
@@ -66,7 +67,7 @@ class RealBed final : public Bed {
   void resize(const std::string& path, ByteCount bytes) override {
     EXPECT_EQ(::truncate(path.c_str(), static_cast<off_t>(bytes.value)), 0) << std::strerror(errno);
   }
-  bool has_threads() const override { return true; }
+  bool has_threads() const override { return kind_ == IoKind::kThreads; }
   bool registers() const override { return kind_ == IoKind::kUring; }
 
  private:
@@ -84,6 +85,7 @@ class MemoryBed final : public Bed {
   std::string path(const std::string& name) const override { return name; }
   void resize(const std::string& path, ByteCount bytes) override { disk_.resize(path, bytes); }
   bool has_threads() const override { return false; }
+  bool real_time() const override { return false; }
 
  private:
   const LatencyRange latency_;

@@ -184,7 +184,7 @@ TEST_P(IoSuite, ReadsOvertakeWritesWhichKeepAQuarterOfTheTurns) {
   add(IoOp::kWrite, 99);  // holds the device until all are queued
   for (std::size_t i = 0; i < kWrites; ++i) add(IoOp::kWrite, 100 + i);
   for (std::size_t i = 0; i < kReads; ++i) add(IoOp::kRead, i);
-  // In memory the first has its turn with the rest.
+  // Without threads the first has its turn with the rest.
   if (bed_->has_threads()) {
     ASSERT_EQ(it.io().submit(std::span(requests).first(1)), 1u);
     while (script.order().empty()) ::usleep(100);
@@ -362,7 +362,7 @@ TEST_P(IoSuite, TheDescriptorIsReadableWhileResultsWait) {
   std::size_t got = it.io().reap({&result, 1}, Rig::kPatience);
   EXPECT_EQ(got, 1u);
   // The second comes without a wait, but for memory's time, which only a reap moves.
-  if (bed_->has_threads()) {
+  if (bed_->real_time()) {
     EXPECT_TRUE(readable(it.io(), 60'000));
   }
   got = it.io().reap({&result, 1}, Rig::kPatience);
@@ -378,7 +378,7 @@ TEST_P(IoSuite, EveryDrainedDescriptorTellsOfTheNextResult) {
   for (std::uint64_t i = 0; i < 200; ++i) {
     const auto request = it.request(IoOp::kRead, i, (i % 4) * kStep, {memory.at((i % 4) * kStep, kStep)});
     ASSERT_EQ(it.io().submit({&request, 1}), 1u);
-    if (bed_->has_threads()) {
+    if (bed_->real_time()) {
       ASSERT_TRUE(readable(it.io(), 60'000)) << "result " << i;
     }
     ASSERT_EQ(it.reap(1).size(), 1u);

@@ -33,7 +33,7 @@ Latency seeded_latency(std::uint64_t seed, LatencyRange range) {
 }
 
 MemoryIo::MemoryIo(MemoryDisk& disk, const IoOptions& options, Latency latency)
-    : IoFront(options), disk_(disk), latency_(std::move(latency)) {
+    : QueuedFront(options), disk_(disk), latency_(std::move(latency)) {
   gauges().depth = this->options().depth;
 }
 
@@ -93,7 +93,7 @@ void MemoryIo::advance(Duration time) {
 }
 
 // Goes on to the first submission that brings a result, or to the end of the time.
-void MemoryIo::wait_for_result(Duration wait) {
+void MemoryIo::wait_for_some(Duration wait) {
   const bool forever = wait < Duration{};
   const TimePoint end = now_ + wait;
   while (!running_.empty() && (forever || running_.begin()->first.first <= end.ns)) {

@@ -27,7 +27,7 @@ struct LatencyRange {
 };
 Latency seeded_latency(std::uint64_t seed, LatencyRange range);
 
-class MemoryIo final : public IoFront {
+class MemoryIo final : public QueuedFront {
  public:
   // `disk` outlives it. IoOptions' depth, queue and faults hold; no latency: at once.
   MemoryIo(MemoryDisk& disk, const IoOptions& options, Latency latency = {});
@@ -52,7 +52,8 @@ class MemoryIo final : public IoFront {
   Result<OpenFile> open_file(const std::string& path, ByteCount bytes) override;
   void hand_over(const Accepted& accepted) override;
   void handed_over() override;
-  void wait_for_result(Duration wait) override;
+  void wait_for_some(Duration wait) override;
+  TimePoint time() const override { return now_; }
   void reaped(const Finished& finished) override;
 
   const std::string& path_of(const Accepted& accepted) const { return paths_[accepted.request.file.value]; }

@@ -47,10 +47,10 @@ std::int64_t perform(const Transfer& transfer, std::uint64_t bytes) {
   return result < 0 ? -errno : result;
 }
 
-class PoolIo final : public IoFront {
+class PoolIo final : public QueuedFront {
  public:
   explicit PoolIo(const IoOptions& options)
-      : IoFront(options),
+      : QueuedFront(options),
         tuner_(std::min(this->options().depth, threads_of(options)),
                options.tune_depth ? DepthTuner::Tune::kYes : DepthTuner::Tune::kNo) {
     show();
@@ -78,7 +78,7 @@ class PoolIo final : public IoFront {
     work_there_.notify_one();
   }
 
-  bool can_go() const { return !turns_.empty() && tuner_.admits(turns_.front().bytes); }
+  bool can_go() const { return !turns_.empty() && tuner_.admits(); }
 
   void work() {
     std::unique_lock lock(mutex_);

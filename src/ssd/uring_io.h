@@ -1,6 +1,8 @@
-// Io on an io_uring: one ring and one thread that submits and waits, so that the owner's
-// thread never runs the block layer. Registered files and memory, no SQPOLL. The owner
-// wakes the thread only where it sleeps; everything else goes through a bounded queue.
+// Io on an io_uring of the owner's thread: a submission and a look for results are one
+// system call each and never wait, so that handing requests to another thread would cost
+// the owner as much and the device its depth. Registered files and memory, no SQPOLL. A
+// request is cut into chunks that the block layer takes without blocking, one entry of
+// the ring each. Belongs to the thread that submits first, which also destroys it.
 #pragma once
 
 #include <memory>

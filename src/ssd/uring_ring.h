@@ -1,99 +1,54 @@
-// The ring and what its thread does: takes commands, gives requests their turn within
-// the bounds, submits them in batches, goes on with short ones, hands results back. A
-// request is cut into chunks that the block layer takes without blocking, one entry of
-// the ring each. Made, used and destroyed on its own thread; the owner's side is
-// UringShared.
+// The ring itself: made in the newest way that the kernel takes, entered, waited for.
+// Entries carry a Chunk. One thread. What a kernel lacks is a refusal with the remedy.
 #pragma once
 
 #include <liburing.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
+#include "base/ids.h"
 #include "base/result.h"
-#include "ssd/depth_tuner.h"
-#include "ssd/io.h"
-#include "ssd/io_front.h"
-#include "ssd/spsc_queue.h"
+#include "base/time.h"
 #include "ssd/transfer.h"
-#include "ssd/turns.h"
-#include "ssd/uring_memory.h"
 
 namespace orbitkv::ssd {
 
-struct UringCommand {
-  enum class Kind : std::uint8_t { kRequest, kAddFile, kAddMemory, kRemoveMemory } kind = Kind::kRequest;
-  Accepted accepted{};  // kAddFile: file and fd
-  std::span<std::byte> memory{};
+// A part of a request on the ring: where it lies in the request. No bytes: a sync, the end
+// of a delay, or a result that needed no device.
+struct Chunk {
+  std::uint32_t slot = 0;
+  std::uint64_t begin = 0, bytes = 0;
 };
+inline constexpr ByteCount kChunk = 4 * kMiB;  // most of one
+inline constexpr std::uint32_t kMostSlots = 4096;
 
-// What the owner and the ring's thread share.
-struct UringShared {
-  explicit UringShared(std::uint32_t queue);
-  // After commands were queued or `stop` set: wakes the thread if it sleeps.
-  void wake();
-
-  SpscQueue<UringCommand> commands;
-  std::atomic<bool> sleeping{false}, stop{false};
-  UniqueFd bell;
-};
+std::uint64_t pack(const Chunk& chunk);
+Chunk unpack(std::uint64_t word);
 
 class UringRing {
  public:
-  static Result<std::unique_ptr<UringRing>> make(UringShared& shared, Completions& completions,
-                                                 IoGauges& gauges, const IoOptions& options);
+  static Result<std::unique_ptr<UringRing>> make();
   ~UringRing();
   UringRing(const UringRing&) = delete;
 
-  // Until stop is set and everything accepted has ended.
-  void run();
+  io_uring& raw() { return ring_; }
+  int fd() const { return ring_.ring_fd; }  // readable while results wait
+  // An empty entry; what is queued is submitted if there is no room.
+  io_uring_sqe* entry();
+  // Submits what is queued, and lets results in that wait to be looked at.
+  void enter();
+  // The same, until there is a result or the time is over (negative: no end).
+  void enter_and_wait(Duration most);
 
  private:
-  // A request on the device.
-  struct Slot {
-    Transfer transfer;
-    Transfer::Step step;
-    std::uint32_t chunks = 0;   // on the ring
-    std::uint64_t reached = 0;  // of the request's bytes: all before it were moved
-    std::int64_t error = 0;     // of the chunk at `reached`: -errno; 0: it was short or none failed
-    TimePoint due;              // while delayed
-  };
+  UringRing() = default;
+  void check(int status) const;
+  // From now on the ring belongs to the calling thread.
+  void start();
 
-  UringRing(UringShared& shared, Completions& completions, IoGauges& gauges, const IoOptions& options);
-  Status set_up();
-
-  void take_commands();
-  void start_what_may();
-  void start_delayed(TimePoint now);
-  // Until a step is on its way or the request is over.
-  void go_on(std::uint32_t slot, TimePoint now);
-  void submit_step(std::uint32_t slot);
-  void submit_chunk(std::uint32_t slot, std::uint64_t begin, const iovec& memory);
-  io_uring_sqe* new_entry();
-  void wait();
-  void take_completions();
-  void report();
-  void chunk_ended(std::uint64_t chunk, std::int64_t result, TimePoint now);
-  void finish(std::uint32_t slot, TimePoint now);
-  void arm_bell();
-  void show();
-
-  UringShared& shared_;
-  Completions& completions_;
-  IoGauges& gauges_;
-  const IoOptions options_;
   io_uring ring_{};
-  bool made_ = false;
-  std::unique_ptr<UringMemory> memory_;
-  std::vector<bool> registered_files_;
-  Turns turns_;
-  DepthTuner tuner_;
-  std::vector<Slot> slots_;
-  std::vector<std::uint32_t> free_;
-  std::vector<std::uint32_t> delayed_;
-  std::vector<Finished> finished_;  // of this turn
+  bool made_ = false, started_ = false;
 };
 
 }  // namespace orbitkv::ssd
