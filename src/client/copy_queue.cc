@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "base/limits.h"
 #include "base/log.h"
@@ -43,36 +44,54 @@ CopyQueue::CopyQueue(std::unique_ptr<device::Copier> copier, OperationTable& ope
     : operations_(operations), trace_(trace), copier_(std::move(copier)) {}
 
 // The executor's rounds leave room for callers.
-std::unique_lock<std::mutex> CopyQueue::take_turn() {
+CopyQueue::Turn CopyQueue::take_turn() {
   for (int i = 0; i < kTriesBeforeLock && callers_.load(std::memory_order_relaxed) > 0; ++i) rt::spin_pause();
-  return std::unique_lock(turn_);
+  return Turn(turn_);
 }
 
 bool CopyQueue::advance(Transfer& transfer) {
-  const auto turn = take_turn();
-  return advance_in_turn(transfer);
+  return advance_in(take_turn(), transfer);
 }
 
 // A thread that spins takes a mutex again before one that sleeps on it is awake: callers
 // spin as well, and the executor lets them pass.
 bool CopyQueue::advance_first(Transfer& transfer) {
-  std::unique_lock turn(turn_, std::try_to_lock);
+  Turn turn(turn_, std::try_to_lock);
   if (!turn.owns_lock()) {
     callers_.fetch_add(1, std::memory_order_relaxed);
     for (int i = 0; i < kTriesBeforeLock && !turn.try_lock(); ++i) rt::spin_pause();
     if (!turn.owns_lock()) turn.lock();
     callers_.fetch_sub(1, std::memory_order_relaxed);
   }
-  return advance_in_turn(transfer);
+  return advance_in(std::move(turn), transfer);
+}
+
+bool CopyQueue::advance_in(Turn turn, Transfer& transfer) {
+  const bool over = advance_in_turn(transfer);
+  const News news = std::exchange(transfer.news, {});
+  turn.unlock();
+  tell(transfer, news);
+  return over;
+}
+
+// A transfer that is settled stays the caller's: nobody else touches it meanwhile.
+void CopyQueue::tell(Transfer& t, News news) {
+  if (news.receipts) t.link->channel().ring_manager();
+  if (!news.settled) return;
+  operations_.announce();
+  if (!writes_trace(t)) return;
+  trace_->write(t, sum_of(t).success);
+  t.entry->open_transfers.fetch_sub(1, std::memory_order_release);
 }
 
 CopyQueue::Round CopyQueue::poll() {
   const auto turn = take_turn();
-  return poll_in_turn();
+  poll_in_turn();
+  return {std::exchange(ended_, 0), running_.size()};
 }
 
 void CopyQueue::try_poll() {
-  std::unique_lock turn(turn_, std::try_to_lock);
+  Turn turn(turn_, std::try_to_lock);
   if (turn.owns_lock()) poll_in_turn();
 }
 
@@ -147,10 +166,8 @@ void CopyQueue::start(Transfer& t) {
   if (poll_batch(t)) std::erase(running_, &t);
 }
 
-CopyQueue::Round CopyQueue::poll_in_turn() {
-  const std::size_t before = running_.size();
-  std::erase_if(running_, [this](Transfer* transfer) { return poll_batch(*transfer); });
-  return {before - running_.size(), running_.size()};
+void CopyQueue::poll_in_turn() {
+  ended_ += std::erase_if(running_, [this](Transfer* transfer) { return poll_batch(*transfer); });
 }
 
 bool CopyQueue::poll_batch(Transfer& t) {
@@ -180,7 +197,10 @@ void CopyQueue::end_batch(Transfer& t, const device::CopyEnd& end) {
   t.stamp(&OperationReport::enqueued_ns);
   t.stamp(&OperationReport::drained_ns);
   for (Part& part : t.parts)
-    if (part.state == PartState::kActive) runner_.finish(*t.link, part, end.status);
+    if (part.state == PartState::kActive) {
+      runner_.finish(*t.link, part, end.status);
+      t.news.receipts = true;
+    }
   if (t.carries_events && (t.enqueued || end.status.ok())) t.events_stand = true;
   if (!end.status.ok()) {
     ORBITKV_WARN("a copy failed: %s", end.status.error().message().c_str());
@@ -200,8 +220,8 @@ void CopyQueue::settle(Transfer& t) {
     t.report.method = method_name(t);
   }
   operations_.finish(t.handle, sum, traced ? &t.report : nullptr);
-  if (traced && trace_) trace_->write(t, sum.success);
-  t.entry->open_transfers.fetch_sub(1, std::memory_order_release);
+  t.news.settled = true;
+  if (!writes_trace(t)) t.entry->open_transfers.fetch_sub(1, std::memory_order_release);
 }
 
 }  // namespace orbitkv::client

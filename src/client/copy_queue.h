@@ -1,8 +1,9 @@
 // One Copier and the batches that run on it, one a transfer, limits::kCopyBatches at
 // most. Advances transfers: looks at their grants, claims, submits, polls, publishes
 // receipts, and settles what has ended. The executor's thread and callers take turns;
-// everything of a transfer is guarded by the turn. No call blocks on the device, but a
-// copier that copies at once (the host's) does so in here.
+// everything of a transfer is guarded by the turn. What needs system calls (bells, the
+// trace) is done by advance(), after its turn. No call blocks on the device, but a copier
+// that copies at once (the host's) does so in here.
 #pragma once
 
 #include <atomic>
@@ -29,7 +30,7 @@ class CopyQueue {
   bool advance_first(Transfer& transfer);
 
   struct Round {
-    std::size_t ended = 0;    // batches
+    std::size_t ended = 0;    // batches, by whomever, since the last poll: advance their transfers
     std::size_t running = 0;  // that are left
   };
   Round poll();
@@ -37,13 +38,17 @@ class CopyQueue {
   void try_poll();
 
  private:
-  std::unique_lock<std::mutex> take_turn();
+  using Turn = std::unique_lock<std::mutex>;
+  Turn take_turn();
+  bool advance_in(Turn turn, Transfer& transfer);
   bool advance_in_turn(Transfer& transfer);
+  void tell(Transfer& transfer, News news);
+  bool writes_trace(const Transfer& transfer) const { return trace_ && transfer.called.ns != 0; }
   // True: something was done, and more may be to do.
   bool step(Transfer& transfer);
   bool waits_for_more(Transfer& transfer);
   void start(Transfer& transfer);
-  Round poll_in_turn();
+  void poll_in_turn();
   bool poll_batch(Transfer& transfer);  // true: it has ended
   void end_batch(Transfer& transfer, const device::CopyEnd& end);
   void give_up(Transfer& transfer, const std::string& why);
@@ -55,6 +60,7 @@ class CopyQueue {
   std::atomic<int> callers_{0};  // who want to go first
   GrantRunner runner_;
   std::vector<Transfer*> running_;
+  std::size_t ended_ = 0;  // batches, since the last poll()
   // Drains what still runs when it goes; transfers outlive it.
   std::unique_ptr<device::Copier> copier_;
 };

@@ -211,7 +211,6 @@ void GrantRunner::finish(Attachment& link, Part& part, const Status& copied) {
   }
   fault_hit(FaultPoint::kClientAfterDrained);
   link.channel().mark_dirty(part.ref.record);
-  link.channel().ring_manager();
   link.retire(part.ref);
   if (outcome.success && part.kind == model::PlanKind::kSave && link.lost())
     return end(part, {false, 0, "the Manager went away before it could keep the pages"});

@@ -20,7 +20,8 @@ class GrantRunner {
   void look(Attachment& link, Part& part);
   // kGranted becomes kActive, which always ends in a receipt; false: it ended instead.
   bool claim(Attachment& link, Part& part);
-  // kActive becomes kEnded, with a receipt. `copied`: how the batch ended.
+  // kActive becomes kEnded, with a receipt. `copied`: how the batch ended. The Manager's bell
+  // is the caller's to ring: whoever waits for the copy comes first.
   void finish(Attachment& link, Part& part, const Status& copied);
   // The part was given up: its grant is declined when it comes. True: its record has
   // ended on this side. Looks at nothing of the part but its record.

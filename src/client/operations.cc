@@ -43,10 +43,12 @@ OperationHandle OperationTable::open(std::uint32_t transfers, Helper* helper) {
   State& state = states_[handle.value];
   state.left = state.not_enqueued = transfers;
   state.helper = helper;
-  if (transfers > 0)
+  if (transfers > 0) {
     ++open_;
-  else
+  } else {
     complete(handle);
+    announce_locked();
+  }
   return handle;
 }
 
@@ -58,7 +60,7 @@ void OperationTable::forget(OperationHandle handle) {
 
 void OperationTable::finish(OperationHandle handle, const TransferOutcome& outcome,
                             const OperationReport* report) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   auto it = states_.find(handle.value);
   ORBITKV_CHECK(it != states_.end() && it->second.left > 0, "a transfer ended twice");
   State& state = it->second;
@@ -73,7 +75,17 @@ void OperationTable::finish(OperationHandle handle, const TransferOutcome& outco
   } else {
     complete(handle);
   }
+  lock.unlock();
   changed_.notify_all();
+}
+
+void OperationTable::announce() {
+  std::lock_guard lock(mutex_);
+  announce_locked();
+}
+
+void OperationTable::announce_locked() {
+  if (!completed_.empty()) eventfd_write(completion_.get(), 1);
 }
 
 void OperationTable::mark_enqueued(OperationHandle handle) {
@@ -93,7 +105,6 @@ void OperationTable::complete(OperationHandle handle) {
   if (completed_.size() == limits::kHandlesKept) completed_.pop_front();
   completed_.push_back(handle);
   set(ended_, handle);
-  eventfd_write(completion_.get(), 1);
   if (states_.size() > limits::kHandlesKept) forget_oldest();
 }
 

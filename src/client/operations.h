@@ -42,9 +42,11 @@ class OperationTable {
   void forget(OperationHandle handle);
   // One transfer's copies and layer events stand on the device's queues.
   void mark_enqueued(OperationHandle handle);
-  // One transfer has ended. `report`: only if it was traced.
+  // One transfer has ended. `report`: only if it was traced. announce() follows.
   void finish(OperationHandle handle, const TransferOutcome& outcome,
               const OperationReport* report = nullptr);
+  // Makes the completion descriptor readable if an operation has ended that nobody took.
+  void announce();
   OperationStatus poll(OperationHandle handle);
   OperationStatus wait(OperationHandle handle, std::uint32_t timeout_ms);
   Outcome wait_enqueued(OperationHandle handle, std::uint32_t timeout_ms);
@@ -72,9 +74,10 @@ class OperationTable {
   static void set(Marks& marks, OperationHandle handle);
   void spin(std::unique_lock<std::mutex>& lock, OperationHandle handle, const Marks& marks);
 
-  OperationStatus status_of(OperationHandle handle) const;  // lock held, like the three below
+  OperationStatus status_of(OperationHandle handle) const;  // lock held, like the four below
   std::optional<Outcome> enqueued_of(OperationHandle handle) const;
   void complete(OperationHandle handle);
+  void announce_locked();
   void forget_oldest();
 
   std::mutex mutex_;

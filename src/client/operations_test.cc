@@ -21,12 +21,14 @@ TEST(OperationTable, AHandleIsDoneWithItsLastTransfer) {
   table.finish(handle, {true, 4, {}});
   table.finish(handle, {true, 2, {}});
   EXPECT_FALSE(table.poll(handle).done);
+  table.announce();
   EXPECT_FALSE(readable(table.completion_fd()));
   EXPECT_EQ(table.open_count(), 1u);
   table.finish(handle, {true, 1, {}});
   const auto status = table.poll(handle);
   EXPECT_TRUE(status.done && status.success);
   EXPECT_EQ(status.blocks, 7u);
+  table.announce();
   EXPECT_TRUE(readable(table.completion_fd()));
   EXPECT_EQ(table.open_count(), 0u);
 }
@@ -53,7 +55,8 @@ TEST(OperationTable, CompletionsAreTakenOnce) {
   EXPECT_EQ(taken[0].value, nothing.value);  // nothing to do: done when it was opened
   EXPECT_EQ(taken[1].value, one.value);
   EXPECT_TRUE(table.take_completed().empty());
-  EXPECT_FALSE(readable(table.completion_fd()));
+  table.announce();
+  EXPECT_FALSE(readable(table.completion_fd())) << "it was taken before it was announced";
   EXPECT_TRUE(table.poll(one).success);  // taken is not forgotten
 }
 

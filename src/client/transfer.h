@@ -56,9 +56,16 @@ struct Part {
   TransferOutcome outcome;         // kGivenUp and kEnded
 };
 
+// What has happened to a transfer and is told by system calls: after the operation's
+// handle, which a thread may be waiting for.
+struct News {
+  bool receipts = false;  // the Manager's bell
+  bool settled = false;   // the completion descriptor, and the trace
+};
+
 struct Transfer {
   OperationHandle handle;
-  Entry* entry = nullptr;      // held by entry->open_transfers until the transfer is settled
+  Entry* entry = nullptr;      // held by entry->open_transfers until it is settled, and traced
   Attachment* link = nullptr;  // goes only after the executor has let the transfer go
   model::PlanKind kind = model::PlanKind::kSave;
   TimePoint deadline;  // what is unclaimed by then is given up, and never claimed
@@ -72,8 +79,9 @@ struct Transfer {
   bool carries_events = false;               // that batch
   bool events_stand = false;
   std::uint8_t event_tries = 0;
-  bool settled = false;  // told to the table; entry and groups are no longer ours
-  std::string failure;   // of the device
+  bool settled = false;  // told to the table; but for the trace, entry and groups are no longer ours
+  News news;
+  std::string failure;  // of the device
 
   TimePoint called;  // 0: not traced
   OperationReport report;
