@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 
 #include "base/text.h"
+#include "bench/compute_gpu.h"
 #include "bench/transfer_cases.h"
-#include "device/cuda/plan.h"
 
 namespace orbitkv::bench {
 namespace {
@@ -18,15 +17,7 @@ constexpr TransferCase kLayered[] = {
     {"layers_36", {36, 2, 128, 2 * kKiB.value}, 128, true, 20},         // 18 MiB
     {"layers_36_16KiB", {36, 2, 128, 16 * kKiB.value}, 128, true, 10},  // 144 MiB
 };
-// The compute of a layer: sums over a buffer that stays in the GPU's cache, on half of its
-// multiprocessors, so that it is bound by arithmetic like a layer of a model, not by memory.
-constexpr std::uint32_t kComputeFragment = 256 * 1024, kComputeStage = 16 * 1024;
-constexpr std::uint32_t kComputeChunks = kComputeFragment / kComputeStage;
-constexpr std::uint32_t kMostWork = device::cuda::kMaxSlotsPerLaunch;  // fragments a layer
-struct ComputeLayout {                                                 // of the plan's pinned memory, bytes
-  static constexpr std::uint64_t kSlots = 4096, kFlags = 512 * 1024, kSums = 1024 * 1024;
-  static constexpr std::uint64_t kBytes = kSums + std::uint64_t{kMostWork} * kComputeChunks * 16;
-};
+constexpr double kMostRounds = 1e5;  // of a layer's compute
 struct Load {
   const char* name;
   double of_copy;  // compute alone over copy alone
@@ -39,9 +30,7 @@ class Consumer {
   static Result<std::unique_ptr<Consumer>> make(Gpu& gpu, std::uint32_t layers) {
     std::unique_ptr<Consumer> made(new Consumer(gpu));
     ORBITKV_ASSIGN_OR_RETURN(made->stream_, GpuStream::make(gpu));
-    ORBITKV_ASSIGN_OR_RETURN(made->buffer_, GpuMemory::make(gpu, ByteCount(kComputeFragment + 64)));
-    ORBITKV_RETURN_IF_ERROR(made->buffer_->fill(0));
-    ORBITKV_RETURN_IF_ERROR(made->write_plan());
+    ORBITKV_ASSIGN_OR_RETURN(made->compute_, ComputeKernel::make(gpu));
     for (std::uint32_t i = 0; i < layers; ++i) {
       CuEvent event = nullptr;
       ORBITKV_RETURN_IF_ERROR(
@@ -54,7 +43,6 @@ class Consumer {
   ~Consumer() {
     stream_.reset();
     for (CuEvent event : events_) gpu_.driver().cuEventDestroy(event);
-    if (plan_ != nullptr) gpu_.driver().cuMemFreeHost(plan_);
   }
 
   std::vector<client::LayerEvent> layer_events() const {
@@ -73,7 +61,7 @@ class Consumer {
       if (waits)
         ORBITKV_RETURN_IF_ERROR(
             gpu_.check("cuStreamWaitEvent", d.cuStreamWaitEvent(stream_->handle(), event, 0)));
-      ORBITKV_RETURN_IF_ERROR(compute());
+      ORBITKV_RETURN_IF_ERROR(compute_->launch(*stream_, rounds_));
     }
     return stream_->mark();
   }
@@ -83,13 +71,12 @@ class Consumer {
     ORBITKV_RETURN_IF_ERROR(stream_->finish());
     return monotonic_now() - start_at;
   }
-  // So that all layers together take about so long: two steps of proportion.
+  // So that all layers together take about so long, alone: some steps of proportion.
   Status aim_at(Duration target) {
-    work_of_a_layer_ = 256;
     for (int i = 0; i < 4; ++i) {
       ORBITKV_ASSIGN_OR_RETURN(const Duration now, alone());
-      const double work = work_of_a_layer_ * static_cast<double>(target.ns) / static_cast<double>(now.ns);
-      work_of_a_layer_ = static_cast<std::uint32_t>(std::clamp(work, 1.0, static_cast<double>(kMostWork)));
+      const double rounds = rounds_ * static_cast<double>(target.ns) / static_cast<double>(now.ns);
+      rounds_ = static_cast<std::uint32_t>(std::clamp(rounds, 1.0, kMostRounds));
     }
     return ok_status();
   }
@@ -97,54 +84,12 @@ class Consumer {
  private:
   explicit Consumer(Gpu& gpu) : gpu_(gpu) {}
 
-  Status write_plan() {
-    const Driver& d = gpu_.driver();
-    ORBITKV_RETURN_IF_ERROR(
-        gpu_.check("cuMemHostAlloc",
-                   d.cuMemHostAlloc(&plan_, ComputeLayout::kBytes, device::cuda::kHostAllocDeviceMap)));
-    ORBITKV_RETURN_IF_ERROR(
-        gpu_.check("cuMemHostGetDevicePointer", d.cuMemHostGetDevicePointer(&device_plan_, plan_, 0)));
-    std::memset(plan_, 0, ComputeLayout::kBytes);
-    device::cuda::PlanFragment fragment{};
-    fragment.base = buffer_->at();
-    fragment.row_bytes = fragment.bytes = kComputeFragment;
-    fragment.slots = kMostWork;
-    fragment.pack = 1;
-    fragment.chunks = kComputeChunks;
-    std::memcpy(plan_, &fragment, sizeof fragment);
-    return ok_status();
-  }
-  Status compute() {
-    // Changes only between runs, when no launch reads it.
-    static_cast<device::cuda::PlanFragment*>(plan_)->slots = work_of_a_layer_;
-    device::cuda::PlanLaunch plan{};
-    plan.fragments = device_plan_;
-    plan.slots = device_plan_ + ComputeLayout::kSlots;
-    plan.sums = device_plan_ + ComputeLayout::kSums;
-    plan.flags = device_plan_ + ComputeLayout::kFlags;
-    plan.counters = buffer_->at() + kComputeFragment;
-    plan.fragment_count = plan.signals = plan.sum_only = 1;
-    plan.sequence = ++sequence_;
-    plan.slot_count = work_of_a_layer_;
-    plan.units = work_of_a_layer_ * kComputeChunks;
-    plan.stage_bytes = kComputeStage;
-    void* parameters[] = {&plan};
-    const auto ctas = static_cast<unsigned>(gpu_.context()->traits().multiprocessors / 2);
-    return gpu_.check("cuLaunchKernel", gpu_.driver().cuLaunchKernel(gpu_.context()->kernels().any16, ctas, 1,
-                                                                     1, device::cuda::kAnyThreads, 1, 1,
-                                                                     device::cuda::any_shared_bytes(plan),
-                                                                     stream_->handle(), parameters, nullptr));
-  }
-
   Gpu& gpu_;
   std::unique_ptr<GpuStream> stream_;
-  std::unique_ptr<GpuMemory> buffer_;
+  std::unique_ptr<ComputeKernel> compute_;
   std::vector<CuEvent> events_;
   std::vector<std::string> names_;
-  std::uint32_t work_of_a_layer_ = 256;
-  std::uint32_t sequence_ = 0;
-  void* plan_ = nullptr;
-  device::cuda::CuPtr device_plan_ = 0;
+  std::uint32_t rounds_ = 16;  // of a layer
 };
 
 struct Times {

@@ -165,7 +165,7 @@ CuResult module_unload(CuModule module) {
 }
 CuResult module_function(CuFunction* function, CuModule module, const char* name) {
   static const std::set<std::string> kernels = {"orbitkv_copy_bulk", "orbitkv_copy_16", "orbitkv_copy_8",
-                                                "orbitkv_copy_1"};
+                                                "orbitkv_copy_1", "orbitkv_bench_compute"};
   Call call("cuModuleGetFunction", Needs::kContext);
   if (call.code) return call.code;
   auto found = call.state.modules.find(reinterpret_cast<std::uint64_t>(module));
