@@ -309,22 +309,17 @@ void Core::tick(TimePoint now) {
   impl_->images.abandon_idle_since({now.ns - impl_->config.incomplete_ttl.ns});
 }
 
-ByteCount Core::evict(ByteCount bytes) {
-  return impl_->images.evict(bytes);
-}
-
-CleanUp Core::clean_up(ByteCount bytes) {
+EvictReport Core::evict(ByteCount bytes, TimePoint) {
   const ImageStats before = impl_->images.stats();
   impl_->images.evict(bytes);
   const ImageStats after = impl_->images.stats();
-  return {.evicted = after.evicted - before.evicted,
-          .evicted_bytes = after.evicted_bytes - before.evicted_bytes,
-          .free = impl_->pool.free_bytes(),
+  return {.blocks = after.evicted - before.evicted,
+          .bytes = after.evicted_bytes - before.evicted_bytes,
           .referenced = after.pinned_images,
-          .writing = after.held};
+          .being_written = after.held};
 }
 
-std::uint64_t Core::drop_namespace(const model::NamespaceDigest& digest) {
+std::uint64_t Core::drop_namespace(const model::NamespaceDigest& digest, TimePoint) {
   const auto index = impl_->namespaces.find(digest);
   if (!index) return 0;
   impl_->namespaces.acquire(*index);

@@ -139,12 +139,12 @@ struct CoreStats {
   std::uint64_t spilling = 0;  // now
 };
 
-// What a clean-up of DRAM did and what is left.
-struct CleanUp {
-  std::uint64_t evicted = 0;
-  ByteCount evicted_bytes, free;
-  std::uint64_t referenced = 0;  // blocks that leases or restores hold
-  std::uint64_t writing = 0;     // blocks that the tier is reading
+// What an eviction that was asked for did, and what it could not take.
+struct EvictReport {
+  std::uint64_t blocks = 0;
+  ByteCount bytes;
+  std::uint64_t referenced = 0;     // blocks that leases or restores hold
+  std::uint64_t being_written = 0;  // blocks that the tier is reading
 };
 
 struct InstanceStats {
@@ -198,12 +198,10 @@ class Core {
   void tick(TimePoint now);
 
   // Evicts unleased blocks, least recent first, until `bytes` are free or none is left.
-  ByteCount evict(ByteCount bytes);
-  // The same, told in full.
-  CleanUp clean_up(ByteCount bytes);
+  EvictReport evict(ByteCount bytes, TimePoint now);
   // Blocks of the namespace leave DRAM and the tier's open spaces; what is on its way does
   // not arrive. Saves that engines have begun may still seal. Returns the blocks dropped.
-  std::uint64_t drop_namespace(const model::NamespaceDigest& digest);
+  std::uint64_t drop_namespace(const model::NamespaceDigest& digest, TimePoint now);
 
   CoreStats stats() const;
   std::vector<InstanceStats> instances() const;

@@ -207,7 +207,7 @@ TEST(CorePublish, ABlockSealsWhenEveryShardHasCommitted) {
   EXPECT_EQ(t.w.discover(t.scheduler, hashes(0, 2)), 2u);
   EXPECT_EQ(t.w.core->stats().blocks, 2u);
   EXPECT_EQ(t.w.used(), 4 * slot_bytes());
-  t.w.core->evict(kGiB);
+  t.w.core->evict(kGiB, t.w.now);
   EXPECT_EQ(t.w.used(), ByteCount(0)) << "all shards go together";
 }
 

@@ -251,7 +251,7 @@ TEST(CoreQuery, ClosingTheSchedulerOrTheLastRankEndsTheLeases) {
 TEST(CoreQuery, LeasedImagesSurviveEviction) {
   Filled f;
   f.w.read(f.e.scheduler, hashes(0, 3), "a");
-  f.w.core->evict(kGiB);
+  f.w.core->evict(kGiB, f.w.now);
   EXPECT_EQ(f.w.core->stats().blocks, 3u);
   EXPECT_EQ(f.w.discover(f.e.scheduler, hashes(0, 8)), 3u);
 }
@@ -260,7 +260,7 @@ TEST(CoreQuery, ReleasedPrefixLosesItsTailFirst) {
   Filled f;
   const LeaseId a = f.w.read(f.e.scheduler, hashes(0, 8), "a").lease;
   ASSERT_TRUE(f.w.core->release(f.e.scheduler, a).ok());
-  f.w.core->evict(5 * slot_bytes());  // 10, 11 are older, then 7, 6, 5
+  f.w.core->evict(5 * slot_bytes(), f.w.now);  // 10, 11 are older, then 7, 6, 5
   EXPECT_EQ(f.w.discover(f.e.scheduler, hashes(0, 8)), 5u);
   EXPECT_EQ(f.w.discover(f.e.scheduler, hashes(10, 2)), 0u);
 }

@@ -86,7 +86,7 @@ TEST(CoreRestore, EveryRankConsumesOnce) {
   const OperationKey a = w.next_op(s0), b = w.next_op(s1);
   ASSERT_TRUE(w.restore(a, r0, lease, {5, 6}).ok());
   w.verified(a);
-  w.core->evict(kGiB);
+  w.core->evict(kGiB, w.now);
   EXPECT_EQ(w.core->stats().blocks, 2u) << "still leased for the other rank";
   EXPECT_EQ(code_of(w.restore(w.next_op(s0), r0, lease, {7}, 2)), Code::kReject);
   const auto second = w.restore(b, r1, lease, {5, 6});
@@ -117,7 +117,7 @@ TEST(CoreRestore, ReleaseAndExpiryLeaveOpenRestoresAlone) {
   ASSERT_TRUE(l.w.core->release(l.e.scheduler, l.lease).ok());
   l.w.core->close_session(l.e.scheduler, l.w.now);
   EXPECT_EQ(l.stats().leased, 2 * slot_bytes());
-  l.w.core->evict(kGiB);
+  l.w.core->evict(kGiB, l.w.now);
   EXPECT_EQ(l.stats().blocks, 2u);
   l.w.verified(op);
   EXPECT_EQ(l.stats().leased, ByteCount(0));
@@ -221,7 +221,7 @@ TEST(CoreRestore, BankFullKeepsItsPins) {
   const OperationKey op = l.op();
   ASSERT_TRUE(l.restore(op, {0, 1, 2, 3, 4, 5}).ok());
   EXPECT_FALSE(l.w.ports.granted.contains(op));
-  l.w.core->evict(kGiB);
+  l.w.core->evict(kGiB, l.w.now);
   EXPECT_EQ(l.stats().blocks, 6u);
   l.w.ports.bank_plans = 1;
   l.w.core->bank_freed(l.e.worker, l.w.now);

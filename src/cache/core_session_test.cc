@@ -98,7 +98,7 @@ TEST(CoreSession, DeadProcessQuarantinesClaimedSavesForGood) {
   // The key may be published again, in other memory.
   w.store(other.worker, other.registration, hashes(10, 3));
   EXPECT_EQ(w.discover(other.scheduler, hashes(10, 3), 2), 3u);
-  w.core->evict(kGiB);
+  w.core->evict(kGiB, w.now);
   EXPECT_EQ(w.used(), 3 * slot_bytes());
 }
 

@@ -202,6 +202,7 @@ struct TierWorld {
     options.tier = &tier;
     world = std::make_unique<World>(options);
   }
+  ~TierWorld() { tier.under_way.clear(); }  // the core may go with transfers under way
   World* operator->() { return world.get(); }
   World& operator*() { return *world; }
   CoreStats stats() { return world->core->stats(); }

@@ -139,7 +139,7 @@ class Walk {
     if (what < 90) return claim();
     if (what < 92) return end_engine();
     if (what < 96 && !o_.roomy) {
-      w_.core->evict(pick_count(10) * slot_bytes());
+      w_.core->evict(pick_count(10) * slot_bytes(), w_.now);
       return;
     }
     w_.now = w_.now + milliseconds(static_cast<std::int64_t>(pick(9000)));
@@ -442,7 +442,7 @@ class Walk {
     }
     w_.now = w_.now + seconds(2'000'000'000);
     w_.core->tick(w_.now);
-    w_.core->evict(kGiB);
+    w_.core->evict(kGiB, w_.now);
     const CoreStats s = w_.core->stats();
     EXPECT_EQ(s.operations + s.leases + s.sessions + s.instances, 0u);
     EXPECT_EQ(s.blocks + s.inflight_images, 0u);

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "base/ids.h"
-#include "cache/mapped_array.h"
+#include "base/mapped_array.h"
 
 namespace orbitkv::cache {
 

@@ -11,7 +11,7 @@
 #include <span>
 
 #include "base/ids.h"
-#include "cache/mapped_array.h"
+#include "base/mapped_array.h"
 #include "cache/transitions.h"
 #include "orbitkv/types.h"
 

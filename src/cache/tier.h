@@ -46,7 +46,8 @@ class Tier {
   // and group look. kNoTierSpace: the tier holds none of them and takes none now; asked
   // again at the next registration.
   virtual TierSpace open_space(const model::RankRegistration& rank, GroupId group) = 0;
-  // Once for each open_space(): no instance is left and no image in DRAM.
+  // Once for each open_space(): no instance is left, no image in DRAM and no transfer; or the
+  // core ends, then transfers may be under way.
   virtual void close_space(TierSpace space) = 0;
   virtual void find(TierSpace space, std::span<const BlockHash> hashes, std::span<TierRef> out) = 0;
   struct Key {
