@@ -37,8 +37,8 @@ struct SpaceShape {
   std::string text;  // the namespace, for lists; at most limits::kNamespaceBytes
   GroupId group;
   std::uint16_t shards = 1;
-  std::uint64_t slot_bytes = 0;         // of one image, header included
-  std::vector<Fragment> fragments;      // of one image, in layout order
+  std::uint64_t slot_bytes = 0;     // of one image, header included
+  std::vector<Fragment> fragments;  // of one image, in layout order
 };
 using SpaceIndex = Id<struct SpaceIndexTag, std::uint32_t>;
 using StoredId = Id<struct StoredIdTag, std::uint32_t>;  // a record of the index
@@ -70,7 +70,7 @@ using TransferId = Id<struct TransferIdTag, std::uint64_t>;  // never 0, never r
 enum class Refusal : std::uint8_t {
   kNone,
   kQueueFull,
-  kNoSpace,       // no segment can be had: the rest are being read
+  kNoSpace,  // no segment can be had: the rest are being read
   kIndexFull,
   kDeviceError,   // EIO and the like
   kWriteStopped,  // ENOSPC, EDQUOT, EROFS, a failed sync: that path takes no more writes
@@ -102,12 +102,12 @@ struct PathConfig {
 struct StoreConfig {
   std::vector<PathConfig> paths;
   ByteCount segment = 64 * kMiB;
-  std::uint32_t max_records = 0;             // 0: capacity / 64 KiB, within [2^16, 2^26]
-  Duration flush = milliseconds(1000);       // written records are durable this much later
-  std::uint32_t reinsert_percent = 25;       // most of a reclaimed segment that is kept, if hot
-  ByteCount scrub_per_second;                // 0: off
-  ByteCount write_queue = 256 * kMiB;        // accepted and not yet written; the daemon: at most 1/8 of the pool
-  int stop_fd = -1;                          // readable: open() gives up
+  std::uint32_t max_records = 0;        // 0: capacity / 64 KiB, within [2^16, 2^26]
+  Duration flush = milliseconds(1000);  // written records are durable this much later
+  std::uint32_t reinsert_percent = 25;  // most of a reclaimed segment that is kept, if hot
+  ByteCount scrub_per_second;           // 0: off
+  ByteCount write_queue = 256 * kMiB;   // accepted and not yet written; the daemon: at most 1/8 of the pool
+  int stop_fd = -1;                     // readable: open() gives up
   std::function<void(const std::string&)> progress;  // lines for the log during open()
 };
 
@@ -123,9 +123,9 @@ struct PathStatus {
 
 struct StoreStats {
   std::uint64_t records = 0, recovered = 0, damaged_batches = 0;  // the last two: at open()
-  ByteCount capacity, live, index;                     // index: bytes of memory
-  std::uint64_t reads = 0, writes = 0;                 // records
-  ByteCount read, written, reinserted, device_written;  // device_written / written: amplification
+  ByteCount capacity, live, index;                                // index: bytes of memory
+  std::uint64_t reads = 0, writes = 0;                            // records
+  ByteCount read, written, reinserted, device_written;            // device_written / written: amplification
   std::uint64_t scrubbed = 0, scrub_errors = 0;
   std::array<std::uint64_t, static_cast<std::size_t>(Refusal::kCount)> refused{};
   std::array<std::uint64_t, static_cast<std::size_t>(Loss::kCount)> lost{};
@@ -182,16 +182,18 @@ class Store {
   Result<TransferId> flush();
 
   // ---- transfers; each accepted one ends in exactly one event ----
-  // One SlotMemory a shard; marks are filled in at once, `slots` is copied. kRecompute: the record is gone (a miss). kBusy: too many reads.
+  // One SlotMemory a shard; marks are filled in at once, `slots` is copied. kRecompute: the record is gone (a
+  // miss). kBusy: too many reads.
   Result<TransferId> read(StoredRef record, std::span<SlotMemory> slots);
   // The key may be stored already: then the newer record replaces it. kBusy: refused, counted.
   Result<TransferId> write(SpaceIndex space, const BlockHash& hash, std::span<const SlotMemory> slots);
 
   // Takes the results that are there, goes on with what waits (a bounded piece of work, so
-  // that sessions are served in between) and reports. At every Io::completion_fd() event
-  // and every 100 ms while active().
+  // that sessions are served in between) and reports. At every Io::completion_fd() event and
+  // when it is due(), which a call of any other function may bring forward.
   void poll(TimePoint now, std::vector<StoreEvent>& events);
-  bool active() const;  // something is in flight, waits, or is not durable yet
+  TimePoint due() const;  // far away where nothing waits for time to pass
+  bool active() const;    // something is in flight, waits, or is not durable yet
   // No transfer names this memory (before a slab goes).
   bool uses(std::span<const std::byte> memory) const;
 

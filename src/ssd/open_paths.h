@@ -1,0 +1,24 @@
+// The first half of open(): locks, checks, makes or grows every path and begins a new epoch
+// on all of them. Waits for the device. Never writes to what is not empty and not a store of
+// this set, and to nothing before every path has been checked.
+#pragma once
+
+#include <vector>
+
+#include "ssd/store_state.h"
+
+namespace orbitkv::ssd {
+
+struct OpenedPaths {
+  std::vector<Path> paths;  // their superblocks are durable
+  StoreUuid uuid{};
+  StoreEpoch epoch;
+  ByteCount segment;
+  std::vector<SpaceDrop> drops;  // of all paths together
+  std::uint32_t unit = 512;
+  std::uint32_t max_records = 0;
+};
+// Errors name the path and the remedy.
+Result<OpenedPaths> open_paths(const StoreConfig& config, Io& io);
+
+}  // namespace orbitkv::ssd

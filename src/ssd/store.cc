@@ -1,0 +1,280 @@
+#include "ssd/store.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "ssd/flushes.h"
+#include "ssd/open_paths.h"
+#include "ssd/reclaim.h"
+#include "ssd/recovery.h"
+#include "ssd/scrub.h"
+#include "ssd/superblocks.h"
+#include "ssd/sweep.h"
+
+namespace orbitkv::ssd {
+namespace {
+
+constexpr std::size_t kResultsAPoll = 1024;
+constexpr int kRoundsAPoll = 4;
+
+}  // namespace
+
+struct Store::Impl {
+  Impl(const StoreConfig& config, Io& io, OpenedPaths&& opened)
+      : unit(opened.unit),
+        state(config, io, std::move(opened.paths)),
+        tombstones(state.segments),
+        durability(state, [this](PathIndex path) { path_failed(path); }),
+        writer(state, durability, tombstones),
+        scrub(
+            state, [this](StoredRef ref) { condemn(ref); },
+            [this](StoredRef ref) { reader.device_failed(ref); }),
+        reader(state,
+               {[this](StoredRef ref) { scrub.suspect(ref); }, [this](StoredRef ref) { condemn(ref); }}),
+        reclaim(state, durability, tombstones, writer, reader),
+        superblocks(state, durability),
+        flushes(state, durability, tombstones, writer),
+        sweep(state) {
+    state.uuid = opened.uuid;
+    state.start_epoch(opened.epoch);
+  }
+  // The device has memory of every part.
+  ~Impl() { state.io.drain(); }
+
+  void condemn(StoredRef ref);
+  void path_failed(PathIndex path);
+  void step();
+  void close_step();
+  bool idle() const;
+
+  const std::uint32_t unit;
+  StoreState state;
+  Tombstones tombstones;
+  Durability durability;
+  Writer writer;
+  Scrub scrub;
+  Reader reader;
+  Reclaim reclaim;
+  Superblocks superblocks;
+  Flushes flushes;
+  Sweep sweep;
+};
+
+// Gone now, and after a restart: by a tombstone with its own sequence, so that a newer
+// record of the key, accepted or to come, is not meant.
+void Store::Impl::condemn(StoredRef ref) {
+  if (!state.index.live(ref)) return;
+  const IndexRecord record = state.index.at(ref.id);
+  const Space& space = state.spaces.at(record.space);
+  tombstones.bury({space.shape.digest, space.shape.group, record.hash, record.sequence}, state.newest_life());
+  state.forget(ref.id, Loss::kCorrupt);
+}
+
+// Tombstones in segments that were being filled may not have become durable.
+void Store::Impl::path_failed(PathIndex path) {
+  for (std::uint32_t i = 0; i < state.segments.size(); ++i) {
+    const Segment& segment = state.segments.at(SegmentIndex(i));
+    const bool filled = segment.state == SegmentState::kOpen || segment.state == SegmentState::kSealing;
+    if (segment.path == path && filled) tombstones.lost_with(SegmentIndex(i));
+  }
+}
+
+void Store::Impl::step() {
+  superblocks.step();
+  sweep.step();
+  reclaim.step();
+  writer.step();
+  if (writer.stuck() && !reclaim.may_yield()) {
+    const bool any =
+        std::any_of(state.paths.begin(), state.paths.end(), [](const Path& p) { return p.writable(); });
+    writer.queue().refuse_all(any ? Refusal::kNoSpace : Refusal::kWriteStopped);
+  }
+  flushes.step();
+  if (state.closing) close_step();
+  durability.step();
+}
+
+// Copies forward have their original; the rest is written, then every segment gets its footer.
+void Store::Impl::close_step() {
+  writer.drop_forwards();
+  if (writer.idle() && reader.idle() && reclaim.idle()) writer.open_segments().retire_all();
+}
+
+bool Store::Impl::idle() const {
+  return state.io.idle() && writer.idle() && reader.idle() && reclaim.idle() && superblocks.idle() &&
+         flushes.idle() && durability.idle() && scrub.idle() && sweep.idle() && writer.open_segments().idle();
+}
+
+Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Store::~Store() = default;
+
+Result<std::unique_ptr<Store>> Store::open(const StoreConfig& config, Io& io) {
+  ORBITKV_ASSIGN_OR_RETURN(OpenedPaths opened, open_paths(config, io));
+  StoreConfig actual = config;
+  actual.segment = opened.segment;
+  actual.max_records = opened.max_records;
+  const std::vector<SpaceDrop> drops = opened.drops;
+  auto impl = std::make_unique<Impl>(actual, io, std::move(opened));
+  const SegmentSequence before = impl->state.newest_life();
+  ORBITKV_RETURN_IF_ERROR(recover(impl->state, impl->tombstones, io, drops));
+  impl->superblocks.recovered(drops, before);
+  impl->state.config.progress = nullptr;
+  return std::unique_ptr<Store>(new Store(std::move(impl)));
+}
+
+void Store::begin_close() {
+  impl_->state.closing = true;
+}
+
+bool Store::closed() const {
+  return impl_->state.closing && impl_->idle() && impl_->writer.open_segments().none_open();
+}
+
+std::uint32_t Store::unit() const {
+  return impl_->unit;
+}
+
+Result<SpaceIndex> Store::intern(const SpaceShape& shape) {
+  StoreState& state = impl_->state;
+  ORBITKV_RETURN_IF_ERROR(validate_shape(shape));
+  if (!fits_segment(shape, state.segment_pages())) {
+    const std::uint64_t block = std::uint64_t{image_pages(shape)} * kPageBytes * shape.shards;
+    return reject("a block of " + std::to_string(block) + " bytes does not fit an SSD segment of " +
+                  std::to_string(state.config.segment.value) +
+                  ": use smaller blocks, or make the store anew with larger segments");
+  }
+  ORBITKV_ASSIGN_OR_RETURN(const SpaceIndex index, state.spaces.enter(shape));
+  Space& space = state.spaces.at(index);
+  ++space.uses;
+  space.asked = true;
+  // Other bytes under this name are of no use to anybody.
+  for (const SpaceIndex other : state.spaces.of(shape.digest, shape.group)) {
+    if (other != index) impl_->sweep.kill(other, state.next_record());
+  }
+  return index;
+}
+
+void Store::release(SpaceIndex space) {
+  StoreState& state = impl_->state;
+  ORBITKV_CHECK(state.spaces.known(space) && state.spaces.at(space).uses > 0,
+                "a space released once too often");
+  --state.spaces.at(space).uses;
+  state.spaces.let_go(space);
+}
+
+StoredRef Store::find(SpaceIndex space, const BlockHash& hash) const {
+  const StoredRef ref = impl_->state.index.find(space, hash);
+  return ref && impl_->state.visible(ref) ? ref : StoredRef{};
+}
+
+void Store::find_batch(SpaceIndex space, std::span<const BlockHash> hashes, std::span<StoredRef> out) const {
+  impl_->state.index.find_batch(space, hashes, out);
+  if (impl_->state.spaces.at(space).killed_records == 0) return;
+  for (StoredRef& ref : out) {
+    if (ref && !impl_->state.visible(ref)) ref = StoredRef{};
+  }
+}
+
+void Store::touch(StoredRef record) {
+  if (impl_->state.index.live(record)) impl_->state.index.flags(record.id) |= kHot;
+}
+
+void Store::suspect(SpaceIndex space, const BlockHash& hash, const ImageMark& first_shard) {
+  impl_->writer.fence(space, hash, first_shard);
+  const StoredRef ref = find(space, hash);
+  if (!ref) return;
+  const ImageMark mark = impl_->state.index.first_mark(ref.id);
+  if (mark.digest == first_shard.digest && mark.revision == first_shard.revision) impl_->scrub.suspect(ref);
+}
+
+Result<Store::Dropped> Store::drop_space(const model::NamespaceDigest& digest) {
+  StoreState& state = impl_->state;
+  if (state.closing) return busy("the SSD store is closing");
+  const RecordSequence sequence = state.next_record();
+  Dropped out;
+  out.flushed = state.next_transfer();
+  ORBITKV_RETURN_IF_ERROR(impl_->superblocks.drop({digest, sequence}, out.flushed));
+  for (const SpaceIndex space : state.spaces.of(digest)) {
+    out.records += impl_->sweep.kill(space, sequence);
+    impl_->writer.queue().drop(space);
+  }
+  return out;
+}
+
+std::vector<SpaceStatus> Store::spaces() const {
+  return impl_->state.spaces.list();
+}
+
+Result<TransferId> Store::flush() {
+  return impl_->flushes.begin();
+}
+
+Result<TransferId> Store::read(StoredRef record, std::span<SlotMemory> slots) {
+  auto transfer = impl_->reader.read(record, slots);
+  if (transfer.ok()) impl_->state.io.hand_over();
+  return transfer;
+}
+
+Result<TransferId> Store::write(SpaceIndex space, const BlockHash& hash, std::span<const SlotMemory> slots) {
+  return impl_->writer.queue().accept(space, hash, slots);
+}
+
+void Store::poll(TimePoint now, std::vector<StoreEvent>& events) {
+  StoreState& state = impl_->state;
+  state.now = std::max(state.now, now);
+  impl_->scrub.step();
+  for (int round = 0; round < kRoundsAPoll; ++round) {
+    const std::size_t ended = state.io.pump(kResultsAPoll);
+    impl_->step();
+    if (ended == 0 && round > 0) break;
+  }
+  state.io.hand_over();
+  events.insert(events.end(), state.events.begin(), state.events.end());
+  state.events.clear();
+}
+
+bool Store::active() const {
+  return !impl_->idle() || !impl_->state.events.empty();
+}
+
+TimePoint Store::due() const {
+  const Impl& impl = *impl_;
+  if (!impl.state.events.empty() || !impl.sweep.idle()) return impl.state.now;
+  return std::min({impl.writer.due(), impl.durability.due(), impl.scrub.due(), impl.superblocks.due()});
+}
+
+bool Store::uses(std::span<const std::byte> memory) const {
+  return impl_->writer.uses(memory) || impl_->reader.uses(memory);
+}
+
+StoreStats Store::stats() const {
+  StoreStats out = impl_->state.stats;
+  out.records = impl_->state.index.size() - impl_->state.killed_records;
+  out.index = impl_->state.index.memory();
+  return out;
+}
+
+std::vector<PathStatus> Store::paths() const {
+  const StoreState& state = impl_->state;
+  std::vector<PathStatus> out;
+  for (std::uint32_t i = 0; i < state.paths.size(); ++i) {
+    const Path& path = state.paths[i];
+    PathStatus& status = out.emplace_back();
+    status.path = path.name;
+    status.state = path.state;
+    status.why = path.why;
+    status.segments = path.superblock.segments;
+    status.capacity = path.superblock.segments * path.superblock.segment;
+    status.free_segments = state.segments.count(PathIndex(i), SegmentState::kFree);
+    for (std::uint32_t n = 0; n < path.superblock.segments; ++n) {
+      const SegmentIndex segment = state.segments.of(PathIndex(i), SegmentNumber(n));
+      status.used += ByteCount(state.segments.at(segment).bytes);
+      status.records += state.index.count_in(segment);
+    }
+  }
+  return out;
+}
+
+}  // namespace orbitkv::ssd

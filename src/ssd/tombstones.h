@@ -1,0 +1,74 @@
+// Ends of single records that must outlive what they end: pending until written, then held
+// by a segment, and copied forward when that is reclaimed, for as long as older content on
+// any path may hold the record. Owned by the store; its thread only; does no I/O.
+// Never more than limits::kTombstones: one that finds no room is not durable.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "ssd/format_entries.h"
+#include "ssd/segments.h"
+
+namespace orbitkv::ssd {
+
+using TombstoneId = Id<struct TombstoneIdTag, std::uint64_t>;
+
+class Tombstones {
+ public:
+  explicit Tombstones(Segments& segments) : segments_(segments) {}
+
+  // To be written. `newest`: the newest life that may hold what it ends.
+  void bury(const Tombstone& tombstone, SegmentSequence newest);
+  // Found in a segment. Of two that say the same, the newer life's is kept.
+  void recovered(const Tombstone& tombstone, SegmentIndex holder);
+  void recovery_ended(SegmentSequence newest);
+  template <class Function>
+  void each(Function function) const {
+    for (const auto& [id, entry] : all_) function(entry.tombstone);
+  }
+
+  // ---- writing ----
+  bool pending() const { return !pending_.empty(); }
+  struct Next {
+    TombstoneId id;
+    const Tombstone* tombstone = nullptr;
+  };
+  Next next() const;                   // of the pending ones
+  void started(SegmentIndex segment);  // the next one: in a batch of that segment
+  void written(TombstoneId id);
+  void failed(TombstoneId id);  // pending again
+
+  // ---- reclaim ----
+  // Whether one of the segment's must be copied; forgets those that need not.
+  bool needed_from(SegmentIndex segment);
+  // Those become pending.
+  void copy_from(SegmentIndex segment);
+  // What the segment held is not known to be durable: pending again.
+  void lost_with(SegmentIndex segment) { copy_from(segment); }
+  bool in_flight() const { return writing_ > 0; }
+  std::size_t count() const { return all_.size(); }
+
+ private:
+  struct Entry {
+    Tombstone tombstone;
+    SegmentSequence newest;
+    std::optional<SegmentIndex> holder;  // of a pending one: where it still is
+    bool writing = false;
+  };
+  bool needed(const Entry& entry, SegmentIndex holder) const;
+
+  Segments& segments_;
+  using Key = std::tuple<model::NamespaceDigest, GroupId, BlockHash, RecordSequence>;
+  std::map<TombstoneId, Entry> all_;
+  std::map<Key, TombstoneId> found_;  // until recovery has ended
+  std::deque<TombstoneId> pending_;
+  std::uint64_t next_id_ = 1;
+  std::uint32_t writing_ = 0;
+};
+
+}  // namespace orbitkv::ssd
