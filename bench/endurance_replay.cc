@@ -50,8 +50,8 @@ Result<std::vector<Request>> read_requests(const std::string& path) {
 void PolicyWriter::asked(BlockNumber block, const ssd::BlockContext& context, bool found) {
   admission_.asked(key_of(block), context, found);
 }
-bool PolicyWriter::saved(BlockNumber block, const ssd::BlockContext& context, TimePoint now) {
-  return admission_.saved(key_of(block), context, bytes_, now) == ssd::Verdict::kWrite;
+bool PolicyWriter::saved(BlockNumber block, TimePoint now) {
+  return admission_.saved(key_of(block), bytes_, now) == ssd::Verdict::kWrite;
 }
 bool PolicyWriter::leaving(BlockNumber block, TimePoint now) {
   return admission_.leaving(key_of(block), bytes_, now) == ssd::Verdict::kWrite;
@@ -60,8 +60,7 @@ bool PolicyWriter::leaving(BlockNumber block, TimePoint now) {
 void EnduranceReplay::request(const Request& request) {
   const std::uint32_t found = found_of(request);
   const auto length = static_cast<std::uint32_t>(request.blocks.size());
-  for (std::uint32_t i = 0; i < length; ++i)
-    writer_.asked(request.blocks[i], {i, std::min(i, found), length}, i < found);
+  for (std::uint32_t i = 0; i < length; ++i) writer_.asked(request.blocks[i], {i, length}, i < found);
   save_rest(request, found);
   // The beginning is touched last: the end leaves first.
   for (const BlockNumber number : std::views::reverse(request.blocks)) {
@@ -93,7 +92,7 @@ void EnduranceReplay::save_rest(const Request& request, std::uint32_t found) {
   for (std::uint32_t i = found; i < length; ++i) {
     Block& block = blocks_[request.blocks[i]];
     if (block.in_dram || block.on_ssd) continue;
-    block.on_ssd = writer_.saved(request.blocks[i], {i, found, length}, request.at);
+    block.on_ssd = writer_.saved(request.blocks[i], request.at);
     counts_.written += block.on_ssd;
   }
 }

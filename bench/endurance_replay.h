@@ -30,7 +30,7 @@ class Writer {
  public:
   virtual ~Writer() = default;
   virtual void asked(BlockNumber, const ssd::BlockContext&, bool /*found*/) {}
-  virtual bool saved(BlockNumber, const ssd::BlockContext&, TimePoint) { return false; }
+  virtual bool saved(BlockNumber, TimePoint) { return false; }
   virtual bool leaving(BlockNumber block, TimePoint now) = 0;
 };
 
@@ -38,7 +38,7 @@ class PolicyWriter : public Writer {
  public:
   PolicyWriter(const ssd::AdmissionConfig& config, ByteCount block) : admission_(config), bytes_(block) {}
   void asked(BlockNumber block, const ssd::BlockContext& context, bool found) override;
-  bool saved(BlockNumber block, const ssd::BlockContext& context, TimePoint now) override;
+  bool saved(BlockNumber block, TimePoint now) override;
   bool leaving(BlockNumber block, TimePoint now) override;
   ssd::AdmissionStats stats() const { return admission_.stats(); }
 

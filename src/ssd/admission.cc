@@ -19,6 +19,10 @@ constexpr double kKept = 7.0 / 8;  // of what was seen before the last plan
 // Allowances at once: while less was lost than allowed, and while more was.
 constexpr double kFastest = 3, kSlowest = 0.1;
 
+std::uint8_t lot_of(AdmissionKey key) {
+  return static_cast<std::uint8_t>(key.value * 0x9E3779B97F4A7C15u >> 56);
+}
+
 }  // namespace
 
 struct Admission::Impl {
@@ -48,6 +52,7 @@ struct Admission::Impl {
     ++stats.returned;
     rates.came_back(block.kind);
   }
+  BlockMemory& asked_or_not(AdmissionKey key);
   void found_known(BlockMemory& block, bool found);
   void meet_new(AdmissionKey key, BlockMemory& block, const BlockContext& context);
   void let_go(BlockMemory& block, ByteCount size, TimePoint now);
@@ -77,6 +82,15 @@ struct Admission::Impl {
   double bytes = 0, seconds = 0;
 };
 
+BlockMemory& Admission::Impl::asked_or_not(AdmissionKey key) {
+  const bool known = blocks.find(key) != nullptr;
+  BlockMemory& block = blocks.remember(key);
+  if (known) return block;
+  block.kind = ReturnRates::of_unasked();
+  block.lot = lot_of(key);
+  return block;
+}
+
 void Admission::Impl::found_known(BlockMemory& block, bool found) {
   query.branch_hits = block.hits;
   ++query.known_run;
@@ -90,7 +104,7 @@ void Admission::Impl::found_known(BlockMemory& block, bool found) {
 }
 
 void Admission::Impl::meet_new(AdmissionKey key, BlockMemory& block, const BlockContext& context) {
-  if (query.whole) query.lot = static_cast<std::uint8_t>(key.value * 0x9E3779B97F4A7C15u >> 56);
+  if (query.whole) query.lot = lot_of(key);
   query.whole = false;
   block.lot = query.lot;
   if (!block.saved)
@@ -115,14 +129,9 @@ void Admission::asked(AdmissionKey key, const BlockContext& context, bool found)
     impl_->meet_new(key, block, context);
 }
 
-Verdict Admission::saved(AdmissionKey key, const BlockContext& context, ByteCount bytes, TimePoint now) {
+Verdict Admission::saved(AdmissionKey key, ByteCount bytes, TimePoint now) {
   Impl& in = *impl_;
-  const bool asked_for = in.blocks.find(key) != nullptr;
-  BlockMemory& block = in.blocks.remember(key);
-  if (!asked_for) {
-    block.kind = ReturnRates::of({context.position, context.hit_run, context.length, 0});
-    block.lot = static_cast<std::uint8_t>(key.value * 0x9E3779B97F4A7C15u >> 56);
-  }
+  BlockMemory& block = in.asked_or_not(key);
   in.came_back(block);
   block.saved = true;
   switch (in.config.policy) {
@@ -169,7 +178,7 @@ void Admission::Impl::plan(TimePoint now) {
 
 Verdict Admission::leaving(AdmissionKey key, ByteCount bytes, TimePoint now) {
   Impl& in = *impl_;
-  BlockMemory& block = in.blocks.remember(key);
+  BlockMemory& block = in.asked_or_not(key);
   in.let_go(block, bytes, now);
   if (in.config.policy == WritePolicy::kReuse && !block.returned) return in.skip(block);
   if (in.config.policy == WritePolicy::kAuto && !in.rates.writes(block.kind, block.lot))

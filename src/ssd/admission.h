@@ -27,10 +27,9 @@ enum class Verdict : std::uint8_t {
   kBudget,    // the bytes are spent for now
 };
 
-// Where a block stood in the request that asked for it or saved it.
+// Where a block stood in the request that asked for it.
 struct BlockContext {
   std::uint32_t position = 0;  // in the request's chain, from 0
-  std::uint32_t hit_run = 0;   // blocks of the chain that were found before it
   std::uint32_t length = 0;    // blocks of the chain that was asked for; 0: not known
 };
 
@@ -59,7 +58,7 @@ class Admission {
   // beyond the first miss; once a request, not once a poll. `found`: in DRAM or on SSD.
   void asked(AdmissionKey key, const BlockContext& context, bool found);
   // It was published (again, where it had been evicted). No SSD copy exists.
-  Verdict saved(AdmissionKey key, const BlockContext& context, ByteCount bytes, TimePoint now);
+  Verdict saved(AdmissionKey key, ByteCount bytes, TimePoint now);
   // DRAM is about to let it go and no SSD copy exists.
   Verdict leaving(AdmissionKey key, ByteCount bytes, TimePoint now);
   // A verdict kWrite that did not become a record.

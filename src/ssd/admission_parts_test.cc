@@ -99,6 +99,9 @@ TEST(ReturnRates, AKindIsAPlaceInARequest) {
   EXPECT_NE(ReturnRates::of(fresh), ReturnRates::of({8, 1, 10, kMostHits}));
   // Behind the chain that was asked for, and any length there may be: still a kind.
   EXPECT_EQ(ReturnRates::of({10, 1, 10, 0}), ReturnRates::of({500, 1, 10, 0}));
+  EXPECT_NE(ReturnRates::of_unasked(), ReturnRates::of_returned(1));
+  EXPECT_NE(ReturnRates::of_returned(1), ReturnRates::of_returned(2));
+  EXPECT_EQ(ReturnRates::of_returned(3), ReturnRates::of_returned(kMostHits));
   ReturnRates rates;
   rates.left(ReturnRates::of({0, 0, ~0u, kMostHits}));
   rates.left(ReturnRates::of({~0u, ~0u, ~0u, kMostHits}));

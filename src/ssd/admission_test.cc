@@ -30,7 +30,7 @@ AdmissionConfig config_of(WritePolicy policy) {
 
 TEST(Admission, AllWritesAtTheSealAndAgainWhatWasRefused) {
   Admission admission(config_of(WritePolicy::kAll));
-  EXPECT_EQ(admission.saved(key_of(1), {0, 0, 1}, kBlock, at(0)), Verdict::kWrite);
+  EXPECT_EQ(admission.saved(key_of(1), kBlock, at(0)), Verdict::kWrite);
   admission.refused(kBlock);
   EXPECT_EQ(admission.leaving(key_of(1), kBlock, at(1)), Verdict::kWrite);
   EXPECT_EQ(admission.stats().admitted, 2u);
@@ -40,11 +40,11 @@ TEST(Admission, AllWritesAtTheSealAndAgainWhatWasRefused) {
 TEST(Admission, ReuseWritesWhatWasReturned) {
   Admission admission(config_of(WritePolicy::kReuse));
   for (std::uint64_t n : {1, 2, 3}) {
-    admission.asked(key_of(n), {0, 0, 1}, false);
-    EXPECT_EQ(admission.saved(key_of(n), {0, 0, 1}, kBlock, at(0)), Verdict::kWait);
+    admission.asked(key_of(n), {0, 1}, false);
+    EXPECT_EQ(admission.saved(key_of(n), kBlock, at(0)), Verdict::kWait);
   }
-  admission.asked(key_of(1), {0, 0, 1}, true);
-  admission.asked(key_of(2), {0, 0, 1}, false);  // asked for, and not there
+  admission.asked(key_of(1), {0, 1}, true);
+  admission.asked(key_of(2), {0, 1}, false);  // asked for, and not there
   EXPECT_EQ(admission.leaving(key_of(1), kBlock, at(1)), Verdict::kWrite);
   EXPECT_EQ(admission.leaving(key_of(2), kBlock, at(1)), Verdict::kUnlikely);
   EXPECT_EQ(admission.leaving(key_of(3), kBlock, at(1)), Verdict::kUnlikely);
@@ -61,7 +61,7 @@ TEST(Admission, ReuseRemembersExactlyTheLastSaves) {
     const std::uint64_t n = random() % (2 * kSavesRemembered);
     const auto known = last.find(n);
     const bool expected = known != last.end() && i - known->second <= kSavesRemembered;
-    const Verdict verdict = admission.saved(key_of(n), {0, 0, 1}, kBlock, at(0));
+    const Verdict verdict = admission.saved(key_of(n), kBlock, at(0));
     ASSERT_EQ(verdict, expected ? Verdict::kWrite : Verdict::kWait) << i;
     again += expected;
     last[n] = i;
@@ -76,8 +76,8 @@ TEST(Admission, TheBudgetHoldsForEveryPolicyAndIsCounted) {
     Admission admission(config);
     std::size_t written = 0;
     for (std::uint64_t n = 0; n < 30; ++n) {
-      admission.asked(key_of(n), {0, 0, 1}, true);
-      const Verdict sealed = admission.saved(key_of(n), {0, 0, 1}, kBlock, at(0));
+      admission.asked(key_of(n), {0, 1}, true);
+      const Verdict sealed = admission.saved(key_of(n), kBlock, at(0));
       const Verdict verdict = sealed == Verdict::kWait ? admission.leaving(key_of(n), kBlock, at(0)) : sealed;
       written += verdict == Verdict::kWrite;
       ASSERT_EQ(verdict, n < 10 ? Verdict::kWrite : Verdict::kBudget);
@@ -102,10 +102,10 @@ class Chat {
     const bool is_short = number % 2 == 0;
     const std::uint32_t length = is_short ? 4 : 16;
     follow_up();
-    for (std::uint32_t i = 0; i < length; ++i) admission.asked(block(number, i), {i, 0, length}, false);
+    for (std::uint32_t i = 0; i < length; ++i) admission.asked(block(number, i), {i, length}, false);
     std::uint32_t written = 0;
     for (std::uint32_t i = 0; i < length; ++i) {
-      admission.saved(block(number, i), {i, 0, length}, kBlock, now);
+      admission.saved(block(number, i), kBlock, now);
       const Verdict verdict = admission.leaving(block(number, i), kBlock, now);
       verdicts.push_back(verdict);
       written += verdict == Verdict::kWrite;
@@ -135,7 +135,7 @@ class Chat {
     bool found = true;
     for (std::uint32_t i = 0; i < request.length; ++i) {
       found = found && stored_[block(request.number, i)];
-      admission.asked(block(request.number, i), {i, 0, request.length}, found);
+      admission.asked(block(request.number, i), {i, request.length}, found);
       ++asked;
       lost += !found;
     }
@@ -172,13 +172,13 @@ TEST(Admission, AutoFollowsAChangeAndKeepsItsAllowance) {
     std::uint64_t written = 0;
     for (int i = 0; i < 20'000; ++i) {
       const std::uint64_t fresh = number++;
-      admission.asked(key_of(fresh), {0, 0, 1}, false);
-      admission.saved(key_of(fresh), {0, 0, 1}, kBlock, at(i));
+      admission.asked(key_of(fresh), {0, 1}, false);
+      admission.saved(key_of(fresh), kBlock, at(i));
       stored[fresh] = admission.leaving(key_of(fresh), kBlock, at(i)) == Verdict::kWrite;
       written += stored[fresh];
       earlier.push_back(fresh);
       if (earlier.size() < 100) continue;
-      if (comes_back) admission.asked(key_of(earlier.front()), {0, 0, 1}, stored[earlier.front()]);
+      if (comes_back) admission.asked(key_of(earlier.front()), {0, 1}, stored[earlier.front()]);
       earlier.pop_front();
     }
     return written;
@@ -194,10 +194,29 @@ TEST(Admission, AutoFollowsAChangeAndKeepsItsAllowance) {
 TEST(Admission, WithoutAnyReturnNothingIsLeftOut) {
   Admission admission(config_of(WritePolicy::kAuto));
   for (std::uint64_t n = 0; n < 10'000; ++n) {
-    admission.asked(key_of(n), {0, 0, 1}, false);
-    admission.saved(key_of(n), {0, 0, 1}, kBlock, at(0));
+    admission.asked(key_of(n), {0, 1}, false);
+    admission.saved(key_of(n), kBlock, at(0));
     ASSERT_EQ(admission.leaving(key_of(n), kBlock, at(0)), Verdict::kWrite) << n;
   }
+}
+
+// Answers are saved and nobody has asked for them before; here they never come back.
+TEST(Admission, BlocksThatNobodyAskedForAreAKindOfTheirOwn) {
+  Admission admission(config_of(WritePolicy::kAuto));
+  std::uint64_t asked_written = 0, unasked_written = 0;
+  const auto leaves = [&](std::uint64_t n, std::int64_t second) {
+    admission.saved(key_of(n), kBlock, at(second));
+    return admission.leaving(key_of(n), kBlock, at(second)) == Verdict::kWrite;
+  };
+  for (std::uint64_t n = 0; n < 5000; ++n) {
+    admission.asked(key_of(2 * n), {0, 1}, false);
+    const bool stored = leaves(2 * n, static_cast<std::int64_t>(n));
+    asked_written += stored;
+    unasked_written += leaves(2 * n + 1, static_cast<std::int64_t>(n));
+    admission.asked(key_of(2 * n), {0, 1}, stored);
+  }
+  EXPECT_GT(asked_written, 4'500u);
+  EXPECT_LT(unasked_written, 1'500u);
 }
 
 // A budget that is too small for all goes to those that return.
@@ -234,17 +253,17 @@ TEST(Admission, BlocksBehindAHoleAreLostWithIt) {
   std::uint64_t n = 100;
   const auto leave = [&](std::uint64_t block) { return admission.leaving(key_of(block), kBlock, at(0)); };
   while (true) {  // until single blocks that never return are left out
-    admission.asked(key_of(++n), {0, 0, 1}, false);
-    admission.saved(key_of(n), {0, 0, 1}, kBlock, at(0));
+    admission.asked(key_of(++n), {0, 1}, false);
+    admission.saved(key_of(n), kBlock, at(0));
     if (leave(n) == Verdict::kUnlikely) break;
-    admission.asked(key_of(1), {0, 0, 40}, true);
+    admission.asked(key_of(1), {0, 40}, true);
     if (n % 8 == 0) leave(1);
     ASSERT_LT(n, 100'000u);
   }
   const std::uint64_t lost = admission.stats().lost;
-  for (std::uint32_t i = 1; i < 4; ++i) admission.saved(key_of(i), {i, 0, 4}, kBlock, at(0));
-  admission.asked(key_of(n), {0, 0, 4}, false);
-  for (std::uint32_t i = 1; i < 4; ++i) admission.asked(key_of(i), {i, 0, 4}, false);
+  for (std::uint32_t i = 1; i < 4; ++i) admission.saved(key_of(i), kBlock, at(0));
+  admission.asked(key_of(n), {0, 4}, false);
+  for (std::uint32_t i = 1; i < 4; ++i) admission.asked(key_of(i), {i, 4}, false);
   EXPECT_EQ(admission.stats().lost - lost, 4u);
 }
 
@@ -254,7 +273,7 @@ TEST(Admission, ItsMemoryDoesNotGrow) {
   const ByteCount before = admission.stats().memory;
   EXPECT_LE(before.value, 16 * config.history + 128 * 1024);
   for (std::uint64_t n = 0; n < 10 * config.history; ++n) {
-    admission.asked(key_of(n), {0, 0, 1}, false);
+    admission.asked(key_of(n), {0, 1}, false);
     admission.leaving(key_of(n), kBlock, at(0));
   }
   EXPECT_EQ(admission.stats().memory, before);

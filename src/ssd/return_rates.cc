@@ -31,7 +31,7 @@ ReturnRates::ReturnRates() {
 BlockClass ReturnRates::of(const NewBlock& block) {
   std::uint32_t origin = 0;
   if (block.known_run > 0) origin = block.branch_hits >= kShared ? 1 : block.branch_hits >= kForked ? 2 : 3;
-  // Size 0 and end 0: not of the chain that was asked for, such as an answer.
+  // Size 0 and end 0: the length is not known, or wrong.
   std::uint32_t size = 0, end = 0;
   if (block.position < block.length && block.known_run < block.length) {
     size = std::min(half_octave(block.length - block.known_run), kSizes - 1);
@@ -40,8 +40,12 @@ BlockClass ReturnRates::of(const NewBlock& block) {
   return BlockClass(static_cast<std::uint16_t>((origin * kSizes + size) * kEnds + end));
 }
 
+BlockClass ReturnRates::of_unasked() {
+  return BlockClass(kPlaces);
+}
+
 BlockClass ReturnRates::of_returned(std::uint8_t hits) {
-  return BlockClass(static_cast<std::uint16_t>(kPlaces + std::min<std::uint32_t>(hits, kReturned - 1)));
+  return BlockClass(static_cast<std::uint16_t>(kPlaces + std::min<std::uint32_t>(hits, kOthers - 1)));
 }
 
 ReturnRates::Path ReturnRates::path_of(BlockClass kind) {

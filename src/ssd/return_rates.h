@@ -23,6 +23,7 @@ struct NewBlock {
 class ReturnRates {
  public:
   static BlockClass of(const NewBlock& block);
+  static BlockClass of_unasked();  // such as an answer
   static BlockClass of_returned(std::uint8_t hits);
 
   ReturnRates();
@@ -46,11 +47,12 @@ class ReturnRates {
   struct Cell {
     double left = 0, came_back = 0;
   };
-  static constexpr std::uint32_t kOrigins = 4, kSizes = 32, kEnds = 16, kReturned = 4;
+  static constexpr std::uint32_t kOrigins = 4, kSizes = 32, kEnds = 16;
+  static constexpr std::uint32_t kOthers = 4;  // never asked for; asked again once, twice, more often
   static constexpr std::uint32_t kPlaces = kOrigins * kSizes * kEnds;
-  static constexpr std::uint32_t kClasses = kPlaces + kReturned;
+  static constexpr std::uint32_t kClasses = kPlaces + kOthers;
 
-  // From the coarse to the fine; a returned block has the last only.
+  // From the coarse to the fine; kinds that are no places have the last only.
   struct Path {
     std::uint32_t origin, size;
   };
