@@ -51,7 +51,8 @@ class ScriptedTier : public Tier {
   std::vector<std::uint64_t> sealed_blocks, leaving_blocks;
   std::vector<TierContext> seal_contexts;
   std::uint64_t finds = 0, busy_loads = 0;
-  std::set<std::uint32_t> open, closed, dropped;
+  std::multiset<std::uint32_t> open;
+  std::set<std::uint32_t> closed, dropped;
 
   static std::uint64_t block_of(const BlockHash& hash) {
     std::uint64_t n = 0;
@@ -78,12 +79,15 @@ class ScriptedTier : public Tier {
 
   // ---- Tier ----
 
-  TierSpace open_space(const model::RankRegistration&, GroupId) override {
-    open.insert(++last_space_);
-    return TierSpace(last_space_);
+  TierSpace open_space(const model::RankRegistration& rank, GroupId) override {
+    const auto space = static_cast<std::uint32_t>(spaces_.size() + 1);
+    const std::string digest(reinterpret_cast<const char*>(model::namespace_digest(rank).bytes.data()), 32);
+    return TierSpace(*open.insert(spaces_.emplace(digest, space).first->second));
   }
   void close_space(TierSpace space) override {
-    EXPECT_EQ(open.erase(space.value), 1u) << "closed twice, or never opened";
+    const auto it = open.find(space.value);
+    ASSERT_TRUE(it != open.end()) << "closed twice, or never opened";
+    open.erase(it);
     closed.insert(space.value);
     for (const auto& [id, t] : under_way) EXPECT_NE(t.name.first, space.value) << "closed in use";
   }
@@ -193,7 +197,8 @@ class ScriptedTier : public Tier {
   }
 
   std::uint64_t last_transfer_ = 0, last_mark_ = 1000, last_record_ = 0;
-  std::uint32_t last_generation_ = 0, last_space_ = 0;
+  std::uint32_t last_generation_ = 0;
+  std::map<std::string, std::uint32_t> spaces_;  // by namespace digest
 };
 
 // A tier and, before it goes, a world on it.

@@ -1,12 +1,13 @@
 // Seeded random walks over the whole core against a plain model: simulated memory
 // that remembers which extent holds the bytes of which block. Engines publish, drain,
 // fail, ask, release, restore, close, die and come back, with little memory, table and
-// plan bank. After every step the books must balance; at the end all comes back.
+// plan bank; a tier takes some blocks, brings them back late, or not, and forgets some.
+// After every step the books must balance; at the end all comes back.
 #include <algorithm>
 #include <optional>
 #include <random>
 
-#include "cache/core_world_test.h"
+#include "cache/core_tier_test.h"
 
 namespace orbitkv::cache {
 namespace {
@@ -21,6 +22,7 @@ struct WalkOptions {
   std::uint64_t seed = 1;
   std::uint16_t shards = 1;  // = ranks of an engine
   bool roomy = false;        // nothing is ever evicted or abandoned: visibility is exact
+  bool tier = false;
   int steps = 3000;
 };
 
@@ -32,9 +34,46 @@ struct Content {
   std::uint64_t digest = 0;
 };
 
+// Answers by chance.
+class RandomTier : public ScriptedTier {
+ public:
+  explicit RandomTier(std::mt19937_64& random) : random_(random) {}
+  Result<TransferId> load(const Key& key, TierRef record, std::span<const mem::Extent::Words> slots,
+                          std::span<LoadedSlot> slots_out) override {
+    most_loads = random_() % 12;
+    if (random_() % 12 == 0) return recompute("reclaimed");
+    return ScriptedTier::load(key, record, slots, slots_out);
+  }
+  Result<TransferId> store(const Key& key, std::span<const SlotWords> slots) override {
+    most_stores = random_() % 12;
+    return ScriptedTier::store(key, slots);
+  }
+  Answer sealed(const Key& key, const TierContext& context, ByteCount bytes) override {
+    at_seal = static_cast<Answer>(random_() % 3);
+    return ScriptedTier::sealed(key, context, bytes);
+  }
+  Answer leaving(const Key& key, ByteCount bytes) override {
+    at_leave = random_() % 3 == 0 ? Answer::kNo : Answer::kStore;
+    return ScriptedTier::leaving(key, bytes);
+  }
+  void suspect(const Key& key, const LoadedSlot& first_shard) override {
+    ScriptedTier::suspect(key, first_shard);
+    suspected_.insert(first_shard.revision);
+    const auto it = records.find({key.space.value, block_of(key.hash)});
+    if (it != records.end() && it->second.marks[0].revision == first_shard.revision) records.erase(it);
+  }
+  // A store of what is suspected ends without a record.
+  bool fenced(const Transfer& t) const { return suspected_.contains(t.marks[0].revision); }
+
+ private:
+  std::mt19937_64& random_;
+  std::set<AllocationId> suspected_;
+};
+
 class Walk {
  public:
-  explicit Walk(const WalkOptions& options) : o_(options), random_(options.seed), w_(world(options)) {
+  explicit Walk(const WalkOptions& options)
+      : o_(options), random_(options.seed), tier_(random_), w_(world(options, tier_)) {
     w_.ports.bank_plans = 3;
     for (int e = 0; e < kEngines; ++e) start_engine(e);
   }
@@ -80,8 +119,9 @@ class Walk {
     std::vector<AllocationId> shards;  // 0: not committed
   };
 
-  static World world(const WalkOptions& o) {
+  static World world(const WalkOptions& o, RandomTier& tier) {
     WorldOptions w;
+    w.tier = o.tier ? &tier : nullptr;
     w.pool = o.roomy ? 64 * kMiB : 2 * o.shards * kMiB;
     w.core.eviction_batch = 4 * slot_bytes();
     w.core.max_blocks = o.roomy ? 100000 : 80;
@@ -129,6 +169,7 @@ class Walk {
   // ---- events ----
 
   void step() {
+    if (o_.tier && pick(3) == 0) return tier_step();
     const std::uint64_t what = pick(100);
     if (what < 22) return publish();
     if (what < 40) return end_save();
@@ -172,6 +213,12 @@ class Walk {
     }
   }
   void clobber(const model::PlanEntry& e, std::uint64_t bytes) {
+    for (const auto& [id, t] : tier_.under_way) {
+      for (const auto& w : t.extents) {
+        const bool apart = w.offset >= e.offset + bytes || e.offset >= w.offset + w.bytes.value;
+        ASSERT_TRUE(apart || w.allocation == e.revision) << "memory that the device uses was lent";
+      }
+    }
     ASSERT_TRUE(allocations_.insert(e.revision).second) << "allocation id used twice";
     auto it = memory_.lower_bound(e.offset >= bytes ? e.offset - bytes + 1 : 0);
     while (it != memory_.end() && it->first < e.offset + bytes) {
@@ -207,6 +254,62 @@ class Walk {
     return ops[pick(ops.size())];
   }
 
+  // ---- the tier ----
+
+  void tier_step() {
+    const std::uint64_t what = pick(20);
+    if (what == 0 && !tier_.records.empty()) {
+      auto it = tier_.records.begin();
+      std::advance(it, static_cast<std::ptrdiff_t>(pick(tier_.records.size())));
+      tier_.records.erase(it);
+    } else if (what == 1) {
+      w_.core->tier_ready(w_.now);
+    } else if (!tier_.under_way.empty()) {
+      auto it = tier_.under_way.begin();
+      std::advance(it, static_cast<std::ptrdiff_t>(pick(tier_.under_way.size())));
+      end_transfer(it->first, pick(5) != 0);
+    }
+  }
+  void end_transfer(TransferId id, bool ok) {
+    ok = ok && (tier_.under_way.at(id).load || !tier_.fenced(tier_.under_way.at(id)));
+    const ScriptedTier::Transfer t = tier_.end(id, ok);
+    if (t.load) {
+      land(t, ok);
+      w_.core->loaded(id, ok, w_.now);
+      return;
+    }
+    for (std::size_t s = 0; s < t.extents.size(); ++s) {
+      ASSERT_TRUE(memory_.contains(t.extents[s].offset));
+      const Content& c = memory_.at(t.extents[s].offset);
+      EXPECT_EQ(c.allocation, t.marks[s].revision) << "bytes changed while the device read them";
+      EXPECT_EQ(c.digest, t.marks[s].digest);
+      EXPECT_EQ(c.block, t.name.second);
+    }
+    w_.core->stored(id, ok, w_.now);
+  }
+  // Where the image lay before it is nowhere now.
+  void land(const ScriptedTier::Transfer& t, bool ok) {
+    std::vector<AllocationId> shards;
+    for (std::size_t s = 0; s < t.extents.size(); ++s) {
+      lent_.erase(t.extents[s].allocation);
+      memory_.erase(t.extents[s].offset);
+      if (!ok) continue;
+      const LoadedSlot& mark = t.marks[s];
+      std::erase_if(memory_, [&](const auto& m) { return m.second.allocation == mark.revision; });
+      const auto shard = static_cast<std::uint16_t>(s);
+      memory_[t.extents[s].offset] = {t.name.second, shard, mark.revision, mark.digest};
+      shards.push_back(mark.revision);
+    }
+    if (ok) committed_[t.name.second].shards = shards;
+  }
+  void notice_loads() {
+    for (; loads_seen_ < tier_.loads.size(); ++loads_seen_) {
+      for (const auto& w : tier_.under_way.at(tier_.loads[loads_seen_]).extents) {
+        clobber({w.slab, 0, w.offset, w.allocation, 0, 0}, w.bytes.value);
+      }
+    }
+  }
+
   void end_save() {
     const auto op = some_grant(model::PlanKind::kSave);
     if (!op) return;
@@ -234,6 +337,9 @@ class Walk {
     return run;
   }
   bool complete(std::uint64_t block) const {
+    return sealed_once(block) || tier_.records.contains({1, block});
+  }
+  bool sealed_once(std::uint64_t block) const {
     const auto it = committed_.find(block);
     return it != committed_.end() && std::none_of(it->second.shards.begin(), it->second.shards.end(),
                                                   [](AllocationId a) { return a.value == 0; });
@@ -242,14 +348,21 @@ class Walk {
   void read() {
     const int e = static_cast<int>(pick(kEngines));
     const auto list = some_prefix();
-    const std::string id = "request-" + std::to_string(pick(4));
+    ask(e, "request-" + std::to_string(pick(4)), list);
+  }
+  void ask(int e, const std::string& id, const std::vector<std::uint64_t>& list) {
     const QueryAnswer answer = w_.read(engines_[e].scheduler, to_hashes(list), id, e + 1);
     // An old lease under the same id is gone unless it is answered again.
     const auto name = std::pair(e, id);
     if (names_.contains(name) && names_[name] != answer.lease) leases_.erase(names_[name]);
     names_.erase(name);
+    waiting_.erase(name);
     const std::uint32_t run = model_run(list);
-    EXPECT_LE(answer.hit_blocks, run) << "a hit on a block that is not sealed";
+    EXPECT_LE(answer.hit_blocks, run) << "a hit on a block that is neither sealed nor stored";
+    if (answer.loading) {
+      EXPECT_FALSE(answer.lease);
+      waiting_[name] = list;
+    }
     if (!answer.lease) return;
     names_[name] = answer.lease;
     auto [it, fresh] = leases_.try_emplace(answer.lease);
@@ -262,6 +375,12 @@ class Walk {
     it->second.blocks.assign(list.begin(), list.begin() + answer.hit_blocks);
     for (const std::uint64_t b : it->second.blocks) it->second.pinned.push_back(committed_[b].shards);
     it->second.consumed.assign(o_.shards, 0);
+  }
+
+  // Those who wait ask again, and so learn of their lease before anything else happens.
+  void ask_again() {
+    const auto waiting = waiting_;
+    for (const auto& [name, list] : waiting) ask(name.first, name.second, list);
   }
 
   std::optional<LeaseId> some_lease() {
@@ -351,6 +470,7 @@ class Walk {
     std::shuffle(sessions.begin(), sessions.end(), random_);
     std::erase_if(leases_, [&](const auto& l) { return l.second.engine == e; });
     std::erase_if(names_, [&](const auto& n) { return n.first.first == e; });
+    std::erase_if(waiting_, [&](const auto& n) { return n.first.first == e; });
     for (const SessionId s : sessions) end_session(s);
     start_engine(e);
   }
@@ -399,24 +519,41 @@ class Walk {
   }
 
   void check() {
+    notice_loads();
+    ask_again();
+    notice_loads();
     notice_grants();
     const CoreStats s = w_.core->stats();
     EXPECT_EQ(s.leases, leases_.size());
-    EXPECT_EQ(s.leased, pinned_allocations().size() * slot_bytes());
+    // A query that waits pins what is there already.
+    EXPECT_GE(s.leased, pinned_allocations().size() * slot_bytes());
+    if (waiting_.empty()) {
+      EXPECT_EQ(s.leased, pinned_allocations().size() * slot_bytes());
+    }
+    EXPECT_EQ(s.spilling, tier_.count(false));
+    EXPECT_GE(s.loading, tier_.count(true));
     EXPECT_EQ(s.quarantined_extents, quarantined_.size());
     EXPECT_EQ(s.quarantined, quarantined_.size() * slot_bytes());
     if (o_.shards == 1) {
-      // Every live image has one extent; dropped ones live while they are pinned.
+      // Every live image has one extent; dropped ones live while they are pinned or stored.
+      std::set<AllocationId> kept = pinned_allocations();
+      for (const auto& [id, t] : tier_.under_way) {
+        if (!t.load) kept.insert(t.marks[0].revision);
+      }
       std::uint64_t dropped = 0;
-      for (const AllocationId a : pinned_allocations()) dropped += dropped_.contains(a) ? 1 : 0;
-      const std::uint64_t extents = s.blocks + s.inflight_images + dropped + quarantined_.size();
-      EXPECT_EQ(w_.used(), extents * slot_bytes());
+      for (const AllocationId a : kept) dropped += dropped_.contains(a) ? 1 : 0;
+      const std::uint64_t extents = s.blocks + s.inflight_images + s.loading + dropped + quarantined_.size();
+      if (waiting_.empty()) {
+        EXPECT_EQ(w_.used(), extents * slot_bytes());
+      } else {
+        EXPECT_GE(w_.used(), extents * slot_bytes()) << "it may wait with a block that was dropped";
+      }
     }
     check_visibility(s);
   }
   void check_visibility(const CoreStats& s) {
     std::uint64_t complete_blocks = 0;
-    for (const auto& [block, c] : committed_) complete_blocks += complete(block) ? 1 : 0;
+    for (const auto& [block, c] : committed_) complete_blocks += sealed_once(block) ? 1 : 0;
     if (o_.roomy) {
       EXPECT_EQ(s.blocks, complete_blocks);
       EXPECT_EQ(s.evicted + s.abandoned, 0u);
@@ -435,6 +572,7 @@ class Walk {
 
   void finish() {
     leases_.clear();
+    waiting_.clear();
     for (int e = 0; e < kEngines; ++e) {
       const EngineState engine = engines_[e];
       for (const Rank& r : engine.ranks) end_session(r.session);
@@ -442,16 +580,21 @@ class Walk {
     }
     w_.now = w_.now + seconds(2'000'000'000);
     w_.core->tick(w_.now);
-    w_.core->evict(kGiB, w_.now);
+    do {
+      while (!tier_.under_way.empty()) end_transfer(tier_.under_way.begin()->first, pick(2) == 0);
+      w_.core->evict(kGiB, w_.now);
+    } while (!tier_.under_way.empty());
+    EXPECT_TRUE(tier_.open.empty());
     const CoreStats s = w_.core->stats();
     EXPECT_EQ(s.operations + s.leases + s.sessions + s.instances, 0u);
-    EXPECT_EQ(s.blocks + s.inflight_images, 0u);
+    EXPECT_EQ(s.blocks + s.inflight_images + s.loading + s.spilling, 0u);
     EXPECT_EQ(s.leased, ByteCount(0));
     EXPECT_EQ(w_.used(), quarantined_.size() * slot_bytes()) << "all but the quarantine came back";
   }
 
   WalkOptions o_;
   std::mt19937_64 random_;
+  RandomTier tier_;
   World w_;
   EngineState engines_[kEngines];
   std::set<std::uint32_t> in_use_;
@@ -460,9 +603,11 @@ class Walk {
   std::set<OperationKey> seen_;
   std::map<LeaseId, HeldLease> leases_;
   std::map<std::pair<int, std::string>, LeaseId> names_;
+  std::map<std::pair<int, std::string>, std::vector<std::uint64_t>> waiting_;
   std::map<std::uint64_t, Committed> committed_;  // by block, until dropped
   std::map<std::uint64_t, Content> memory_;       // by offset: the pool has one slab
   std::set<AllocationId> allocations_, lent_, quarantined_, dropped_;
+  std::size_t loads_seen_ = 0;
 };
 
 // Runs the seeds and adds up what happened, so that a walk that does nothing is noticed.
@@ -483,6 +628,14 @@ CoreStats walk(std::uint64_t first_seed, int seeds, WalkOptions options) {
     sum.abandoned += s.abandoned;
     sum.dropped += s.dropped;
     sum.expired_leases += s.expired_leases;
+    sum.loaded += s.loaded;
+    sum.load_failures += s.load_failures;
+    sum.loads_gone += s.loads_gone;
+    sum.loads_given_up += s.loads_given_up;
+    sum.shared_loads += s.shared_loads;
+    sum.load_timeouts += s.load_timeouts;
+    sum.spilled += s.spilled;
+    sum.spills_refused += s.spills_refused;
   }
   EXPECT_GT(sum.published, 1000u);
   EXPECT_GT(sum.restored, 1000u);
@@ -512,6 +665,25 @@ TEST(CoreWalk, TightTwoShards) {
   const CoreStats sum = walk(31, 8, {.shards = 2, .steps = 4000});
   EXPECT_GT(sum.evicted, 500u);
   EXPECT_GT(sum.abandoned, 50u);
+}
+
+void expect_a_busy_tier(const CoreStats& sum) {
+  EXPECT_GT(sum.loaded, 500u);
+  EXPECT_GT(sum.load_failures, 100u);
+  EXPECT_GT(sum.loads_gone, 50u);
+  EXPECT_GT(sum.loads_given_up, 20u);
+  EXPECT_GT(sum.shared_loads, 50u);
+  EXPECT_GT(sum.load_timeouts, 10u);
+  EXPECT_GT(sum.spilled, 500u);
+  EXPECT_GT(sum.spills_refused, 50u);
+}
+
+TEST(CoreWalk, TierOneShard) {
+  expect_a_busy_tier(walk(51, 6, {.tier = true, .steps = 6000}));
+}
+
+TEST(CoreWalk, TierTwoShards) {
+  expect_a_busy_tier(walk(61, 6, {.shards = 2, .tier = true, .steps = 8000}));
 }
 
 }  // namespace
