@@ -23,28 +23,6 @@ constexpr std::uint32_t kNoiseRoom = 4096;
 constexpr std::byte kGuardByte{0xA5};
 constexpr Duration kBetweenLines = seconds(5);
 
-// Pinned on this side, so that a round costs little.
-class Pinned {
- public:
-  Pinned(const Bed& bed, std::uint64_t bytes) : bed_(bed) {
-    PrimaryScope scope(bed_);
-    void* at = nullptr;
-    EXPECT_EQ(bed_.driver->cuMemHostAlloc(&at, bytes, kHostAllocPortable | kHostAllocDeviceMap), kCuSuccess);
-    bytes_ = {static_cast<std::byte*>(at), bytes};
-  }
-  ~Pinned() {
-    PrimaryScope scope(bed_);
-    bed_.driver->cuMemFreeHost(bytes_.data());
-  }
-  Pinned(const Pinned&) = delete;
-  std::byte* data() const { return bytes_.data(); }
-  std::span<std::byte> first(std::uint64_t n) const { return bytes_.first(n); }
-
- private:
-  const Bed bed_;
-  std::span<std::byte> bytes_;
-};
-
 // ---- rounds ----
 
 struct Image {

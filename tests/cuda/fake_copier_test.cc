@@ -73,8 +73,8 @@ std::vector<suite::Implementation> direct_implementations() {
 std::vector<suite::Implementation> implementations() {
   std::vector<suite::Implementation> all = direct_implementations();
   // A window of one or two images.
-  all.push_back(
-      implementation({"sm_90_bounce", 0, {.slabs = {.registers = false}, .bounce = 16 * kKiB}, CheckedOptions{}}));
+  all.push_back(implementation(
+      {"sm_90_bounce", 0, {.slabs = {.registers = false}, .bounce = 16 * kKiB}, CheckedOptions{}}));
   all.push_back(implementation({"sm_80_slabs_come_late", 1, {}, CheckedOptions{}}));
   return all;
 }

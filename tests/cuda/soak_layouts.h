@@ -1,16 +1,18 @@
 // What the soak is made of: draws, geometries that engines could have and many that they
-// would not, and a driver table in which a call to come fails. Tests only.
+// would not, pinned memory, and a driver table in which a call to come fails. Tests only.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "device/copier.h"
 #include "device/cuda/driver.h"
 #include "model/slot_image.h"
+#include "tests/cuda/driver_bed.h"
 
 namespace orbitkv::device::cuda {
 
@@ -58,6 +60,28 @@ class Injector {
     if (countdown() == 0) return false;
     return --countdown() == 0;
   }
+};
+
+// Pinned on this side, so that a round costs little.
+class Pinned {
+ public:
+  Pinned(const Bed& bed, std::uint64_t bytes) : bed_(bed) {
+    PrimaryScope scope(bed_);
+    void* at = nullptr;
+    EXPECT_EQ(bed_.driver->cuMemHostAlloc(&at, bytes, kHostAllocPortable | kHostAllocDeviceMap), kCuSuccess);
+    bytes_ = {static_cast<std::byte*>(at), bytes};
+  }
+  ~Pinned() {
+    PrimaryScope scope(bed_);
+    bed_.driver->cuMemFreeHost(bytes_.data());
+  }
+  Pinned(const Pinned&) = delete;
+  std::byte* data() const { return bytes_.data(); }
+  std::span<std::byte> first(std::uint64_t n) const { return bytes_.first(n); }
+
+ private:
+  const Bed bed_;
+  std::span<std::byte> bytes_;
 };
 
 class Random {

@@ -57,7 +57,8 @@ std::vector<suite::Implementation> direct_implementations() {
 }
 std::vector<suite::Implementation> implementations() {
   auto all = direct_implementations();
-  all.push_back(implementation({"bounce", {.slabs = {.registers = false}, .bounce = 16 * kKiB}, CheckedOptions{}}));
+  all.push_back(
+      implementation({"bounce", {.slabs = {.registers = false}, .bounce = 16 * kKiB}, CheckedOptions{}}));
   return all;
 }
 
