@@ -2,6 +2,7 @@
 // must find every one: so the fuzzer gets past length, CRC and the rules.
 #include <cstdio>
 
+#include "ssd/format_suite.h"
 #include "targets.h"
 #include "wire/decoders_suite.h"
 
@@ -35,6 +36,19 @@ bool reply_bug(View b) {
 }
 bool slot_header_bug(View b) {
   return b.size() > 40 && b[32] == std::byte{0xFF} && b[39] == std::byte{0xFF};
+}
+
+bool batch_bug(View b) {
+  ssd::EntryList list;
+  const auto head = ssd::peek_batch(b.first(ssd::kPageBytes), 1, ssd::suite::kSegment);
+  return head.ok() && ssd::decode_batch(b, *head, ssd::suite::kSegment, list).ok() &&
+         std::ranges::any_of(list.tombstones, [](auto& t) { return t.group.value == 0xFFFF; });
+}
+bool footer_bug(View b) {
+  ssd::EntryList list;
+  const auto trailer = ssd::suite::trailer_for(b);
+  return ssd::decode_footer(b, trailer, ssd::suite::kSegment, list).ok() &&
+         std::ranges::any_of(list.marks, [](auto& m) { return m.digest == kOnes; });
 }
 
 struct Bug {
@@ -114,6 +128,14 @@ constexpr Bug kBugs[] = {
     {"bye", [](View) { return true; }},
     {"frame", [](View b) { return open_frame(b)->type == FrameType::kPlan; }},
     {"slot_header", slot_header_bug},
+    {"ssd_superblock",
+     [](View b) { return (*ssd::decode_superblock(b))->superblock.segments == limits::kPathSegments; }},
+    {"ssd_segment_header",
+     [](View b) { return ssd::decode_segment_header(b, ssd::suite::kPlace)->created == kOnes; }},
+    {"ssd_batch", batch_bug},
+    {"ssd_footer", footer_bug},
+    {"ssd_trailer",
+     [](View b) { return ssd::decode_trailer(b, ssd::suite::kSegment)->entries_crc == UINT32_MAX; }},
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "model/slot_image.h"
+#include "ssd/format_suite.h"
 #include "wire/decoders_suite.h"
 
 namespace orbitkv::fuzz {
@@ -77,12 +78,34 @@ Bytes header_seed() {
   return out;
 }
 
+// Pages of the SSD store. Inputs are what stands behind the frame, without most zeros at the
+// end: a frame has one right form in each place, and unit tests flip every bit of it. Of a
+// superblock the second copy was never written.
+Target page_target(ssd::suite::FormatCase c) {
+  const auto repair = [list = ssd::suite::is_list(c.name), sample = c.sample](Bytes& bytes) {
+    bytes.resize(ssd::kBodyBytes);
+    bytes.insert(bytes.begin(), sample.begin(), sample.begin() + ssd::kFrameBytes);
+    ssd::suite::repair_crc(bytes, list);
+    bytes.resize(sample.size());
+  };
+  const auto accepts = [probe = c.probe](View bytes) {
+    const auto verdict = probe(bytes);
+    ORBITKV_CHECK(verdict != ssd::suite::Verdict::kBroken, "a page accepted that must be refused");
+    return verdict == ssd::suite::Verdict::kAccepted;
+  };
+  Bytes seed(c.sample.begin() + ssd::kFrameBytes, c.sample.begin() + ssd::kPageBytes);
+  while (seed.back() == std::byte{0}) seed.pop_back();
+  seed.resize((seed.size() + 7) / 8 * 8);  // whole fields
+  return {"ssd_" + std::string(c.name), std::move(seed), repair, accepts};
+}
+
 }  // namespace
 
 std::vector<Target> targets() {
   std::vector<Target> all;
   for (auto& c : wire::suite::all_cases()) all.push_back(wire_target(std::move(c)));
   all.push_back({"frame", wire::suite::encoded(wire::UnregisterReply{22}), repair_frame, open_bare_frame});
+  for (auto& c : ssd::suite::all_cases()) all.push_back(page_target(std::move(c)));
   all.push_back({"slot_header", header_seed(), [](Bytes&) {}, read_header});
   return all;
 }

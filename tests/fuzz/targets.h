@@ -1,5 +1,5 @@
-// The decoders under fuzz: those of wire/decoders_suite.h, the bare frame and the
-// header of a slot image.
+// The decoders under fuzz: those of wire/decoders_suite.h, the bare frame, the header of a
+// slot image, and the pages of ssd/format_suite.h.
 #pragma once
 
 #include <cstddef>
