@@ -5,10 +5,11 @@
 namespace orbitkv::ssd {
 namespace {
 
-constexpr std::uint64_t kLeastWindow = kMiB.value;
-constexpr std::uint64_t kFirstWindow = 8 * kMiB.value;
+constexpr std::uint64_t kLeastWindow = 4 * kMiB.value;
+constexpr std::uint64_t kFirstWindow = 16 * kMiB.value;
 constexpr std::uint64_t kMostWindow = kGiB.value;
-constexpr double kWorthMore = 1.02;  // twice the window costs twice the latency
+constexpr std::uint32_t kAlways = 4;  // requests that go in any case
+constexpr double kWorthMore = 1.02;   // twice the window costs twice the latency
 constexpr double kWorthLess = 0.995;
 constexpr double kLowLess = 0.98;
 constexpr std::uint64_t kEpochWindows = 4;      // an epoch moves so many windows,
@@ -30,9 +31,9 @@ ByteCount DepthTuner::window() const {
 }
 
 bool DepthTuner::admits() const {
-  // Two keep the device busy, however large, and the one that reaches over the window goes.
-  const std::uint32_t always = std::min(most_requests_, 2u);
-  return requests_ < always || (requests_ < most_requests_ && bytes_ < window().value);
+  // Some keep the device busy, however large, and the one that reaches over the window goes.
+  return requests_ < std::min(most_requests_, kAlways) ||
+         (requests_ < most_requests_ && bytes_ < window().value);
 }
 
 void DepthTuner::started(ByteCount bytes) {

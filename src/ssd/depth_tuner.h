@@ -18,7 +18,7 @@ class DepthTuner {
   enum class Tune : std::uint8_t { kYes, kNo };  // kNo: no window
   DepthTuner(std::uint32_t most_requests, Tune tune);
 
-  // Whether a request may go now. One may always.
+  // Whether a request may go now. A few may always.
   bool admits() const;
   void started(ByteCount bytes);
   // `waiting`: others would have gone but for the bounds.

@@ -10,7 +10,7 @@ namespace orbitkv::ssd {
 namespace {
 
 constexpr unsigned kEntries = 256;
-constexpr unsigned kResultEntries = 4096;
+constexpr unsigned kResultEntries = 1024;
 
 // In units of the least alignment.
 constexpr std::uint64_t kUnit = 512;
