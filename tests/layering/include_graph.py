@@ -33,7 +33,9 @@ ARROWS = {
     },
     "src/capi": {"include", "src/base"},
     # No device: the Manager never touches one.
-    "src/daemon": {"src/base", "src/wire", "src/model", "src/rt", "src/mem", "src/shm", "src/cache", "bench"},
+    "src/daemon": {
+        "src/base", "src/wire", "src/model", "src/rt", "src/mem", "src/shm", "src/ssd", "src/cache", "bench",
+    },
     VALUES: set(),
     "include": set(),
     "python/bindings": {"include"},
