@@ -28,6 +28,12 @@ Result<int> quarter(int n) {
   return h / 2;
 }
 
+TEST(Text, HexHasTwoDigitsAByte) {
+  EXPECT_EQ(hex_text({}), "");
+  const std::byte bytes[] = {std::byte(0x00), std::byte(0x9a), std::byte(0xff)};
+  EXPECT_EQ(hex_text(bytes), "009aff");
+}
+
 TEST(ResultOf, CarriesAValueOrAnError) {
   EXPECT_EQ(*quarter(12), 3);
   EXPECT_EQ(quarter(10).error().code(), Code::kReject);

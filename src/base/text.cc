@@ -14,4 +14,15 @@ std::string format_text(const char* format, ...) {
   return text;
 }
 
+std::string hex_text(std::span<const std::byte> bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte b : bytes) {
+    text += kDigits[static_cast<unsigned>(b) >> 4];
+    text += kDigits[static_cast<unsigned>(b) & 15];
+  }
+  return text;
+}
+
 }  // namespace orbitkv

@@ -11,6 +11,7 @@ namespace orbitkv::daemon {
 namespace {
 constexpr std::size_t kVisitors = 32;  // connections that have not become sessions
 constexpr Duration kHelloWithin = seconds(5);
+constexpr Duration kControlWithin = seconds(120);  // a command may wait for the device
 
 }  // namespace
 
@@ -39,7 +40,7 @@ void Manager::on_connection() {
     }
     const int fd = socket.fd();
     auto visitor = std::make_unique<Visitor>(
-        Visitor{std::move(socket), std::move(*peer), monotonic_now() + kHelloWithin, false});
+        Visitor{std::move(socket), std::move(*peer), monotonic_now() + kHelloWithin, false, next_visitor_++});
     auto added = loop_->add(fd, rt::kReadable, [this, fd](rt::Ready) { on_visitor(fd); });
     if (!added.ok()) {
       refuse(visitor->socket, added.error());
@@ -75,14 +76,7 @@ void Manager::on_visitor(int fd) {
   if (message.ok() && !message->has_value()) return;
   if (!message.ok()) return drop_visitor(fd);
   const auto& frame = (*message)->frame;
-  if (visitor.greeted) {
-    auto asked = wire::decode_status_request(frame);
-    if (!asked.ok()) return drop_visitor(fd);
-    std::vector<std::byte> out;
-    wire::encode(wire::StatusReply{asked->request, status_json()}, out);
-    if (!visitor.socket.send(out).ok()) drop_visitor(fd);
-    return;
-  }
+  if (visitor.greeted) return on_question(visitor, frame);
   auto hello = wire::decode_hello(frame);
   if (!hello.ok()) {
     refuse(visitor.socket, hello.error());
@@ -95,6 +89,19 @@ void Manager::on_visitor(int fd) {
     std::erase_if(visitors_, [&](const auto& v) { return v.get() == &visitor; });
   else if (!visitor.greeted)
     drop_visitor(fd);
+}
+
+void Manager::on_question(Visitor& visitor, std::span<const std::byte> frame) {
+  const int fd = visitor.socket.fd();
+  if (auto command = wire::decode_control_request(frame); command.ok()) {
+    visitor.deadline = monotonic_now() + kControlWithin;
+    return on_control(visitor.number, *command);
+  }
+  auto asked = wire::decode_status_request(frame);
+  if (!asked.ok()) return drop_visitor(fd);
+  std::vector<std::byte> out;
+  wire::encode(wire::StatusReply{asked->request, status_json()}, out);
+  if (!visitor.socket.send(out).ok()) drop_visitor(fd);
 }
 
 void Manager::greet(Visitor& visitor, const wire::Hello& hello) {

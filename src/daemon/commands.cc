@@ -57,6 +57,8 @@ Status CommandServer::query(Session& session, TimePoint now) {
   out.revision = answer.revision;
   out.lease = answer.lease;
   out.resident = std::move(answer.resident);
+  out.stored = std::move(answer.stored);
+  out.loading = answer.loading;
   wire::encode(out, reply_);
   return ok_status();
 }

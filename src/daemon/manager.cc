@@ -41,10 +41,14 @@ Status Manager::start() {
   ORBITKV_RETURN_IF_ERROR(watch_signals());
   ORBITKV_ASSIGN_OR_RETURN(auto listener, shm::Listener::open(options_.socket));
   listener_ = std::make_unique<shm::Listener>(std::move(listener));
+  ORBITKV_RETURN_IF_ERROR(open_ssd());
   options_.pool.stop_fd = signals_.get();  // Ctrl-C ends a long prefault
   ORBITKV_ASSIGN_OR_RETURN(pool_, mem::Pool::create(options_.pool));
+  if (ssd_) ssd_->use_pool(*pool_);
   cache::Ports& ports = *this;
-  core_ = std::make_unique<cache::Core>(options_.core, *pool_, ports);
+  core_ = std::make_unique<cache::Core>(options_.core, *pool_, ports, ssd_.get());
+  control_ = std::make_unique<Control>(*core_, *pool_, ssd_.get());
+  ORBITKV_RETURN_IF_ERROR(watch_ssd());
   commands_ = std::make_unique<CommandServer>(*core_);
   ORBITKV_RETURN_IF_ERROR(loop_->add(pool_->ready_fd(), rt::kReadable, [this](rt::Ready) { tick(); }));
   loop_->every(kTick, [this] { tick(); });
@@ -80,6 +84,7 @@ bool Manager::poll() {
     if (session.life != Session::Life::kEnded && session.channel().rung())
       busy |= serve(session, false, monotonic_now());
   }
+  if (ssd_ && ssd_->active()) busy |= poll_ssd(monotonic_now());
   if (busy) last_busy_ = monotonic_now();
   return busy;
 }
@@ -315,10 +320,20 @@ void Manager::collect(Session& session) {
 
 // ---- time ----
 
+// The device may be asked to write into a slab as soon as the core can place a block there.
+void Manager::take_slabs() {
+  for (const mem::SlabInfo& slab : pool_->collect_offered()) {
+    offered_.push_back(slab);
+    if (!ssd_) continue;
+    const Status added = ssd_->add_slab(slab);
+    ORBITKV_CHECK(added.ok(), added.ok() ? "" : added.error().message().c_str());
+  }
+}
+
 void Manager::tick() {
   const TimePoint now = monotonic_now();
   listen_again();
-  for (const mem::SlabInfo& slab : pool_->collect_offered()) offered_.push_back(slab);
+  take_slabs();
   const std::vector<SessionId> ids = live_;
   for (SessionId id : ids) {
     Session& session = *sessions_[id.value];
@@ -331,6 +346,7 @@ void Manager::tick() {
     if (visitor->deadline < now) late.push_back(visitor->socket.fd());
   for (int fd : late) drop_visitor(fd);
   core_->tick(now);
+  if (ssd_) poll_ssd(now);
   if (draining_) check_drained();
 }
 
@@ -354,6 +370,8 @@ void Manager::on_stop_signal() {
 }
 
 void Manager::check_drained() {
+  const bool sessions_pending = !sessions_text().empty();
+  if (ssd_ && !sessions_pending) ssd_->store().begin_close();
   const std::string pending = pending_text();
   if (!pending.empty() && monotonic_now() < drain_deadline_) return;
   if (!pending.empty()) ORBITKV_WARN("gave up waiting: %s", pending.c_str());
@@ -361,7 +379,7 @@ void Manager::check_drained() {
   loop_->stop();
 }
 
-std::string Manager::pending_text() const {
+std::string Manager::sessions_text() const {
   std::string text;
   for (SessionId id : live_) {
     const Session& session = *sessions_[id.value];
@@ -370,6 +388,12 @@ std::string Manager::pending_text() const {
                         id.value, session.name().c_str(), session.peer().pid, session.open_operations());
   }
   return text;
+}
+
+std::string Manager::pending_text() const {
+  const std::string sessions = sessions_text();
+  if (!sessions.empty() || !ssd_ || ssd_->store().closed()) return sessions;
+  return "the SSD store is writing what it holds";
 }
 
 }  // namespace orbitkv::daemon

@@ -1,11 +1,12 @@
 // The Manager: one core thread that owns the pool, the core, the listener and every
 // session. Sockets, pidfds and signals come through the event loop; commands and
 // grant records through the sessions' shared memory, polled briefly and then slept
-// on. It never touches a device and never maps a slab to copy payload.
+// on. It never touches a device; it maps slabs for the SSD's I/O only and copies no payload.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,9 @@
 #include "base/time.h"
 #include "cache/core.h"
 #include "daemon/commands.h"
+#include "daemon/control.h"
 #include "daemon/session.h"
+#include "daemon/ssd_tier.h"
 #include "mem/pool.h"
 #include "rt/event_loop.h"
 #include "shm/bootstrap.h"
@@ -27,6 +30,7 @@ struct ServeOptions {
   std::string socket;  // path of the bootstrap socket
   mem::PoolConfig pool;
   cache::CoreConfig core;
+  std::optional<SsdTier::Options> ssd;
   Duration spin = microseconds(50);  // polls this long after the last command
   Duration drain = seconds(30);      // how long a shutdown waits for claimed copies
 };
@@ -49,6 +53,7 @@ class Manager final : private rt::Poller, private cache::Ports {
     shm::Peer peer;
     TimePoint deadline;
     bool greeted = false;
+    std::uint64_t number = 0;  // never reused, unlike descriptors
   };
 
   explicit Manager(ServeOptions options) : options_(std::move(options)) {}
@@ -73,6 +78,7 @@ class Manager final : private rt::Poller, private cache::Ports {
   void listen_again();
   void on_visitor(int fd);
   void drop_visitor(int fd);
+  void on_question(Visitor& visitor, std::span<const std::byte> frame);
   void greet(Visitor& visitor, const wire::Hello& hello);
   Status make_session(Visitor& visitor, const wire::Hello& hello);
   void adopt(Session& session);
@@ -93,14 +99,24 @@ class Manager final : private rt::Poller, private cache::Ports {
   void answer(Session& session, std::vector<std::byte> frame);
   void offer_slabs(Session& session);
   void flush(Session& session);
+  void take_slabs();
   void tick();
   void check_drained();
+
+  // SSD (manager_ssd.cc).
+  Status open_ssd();
+  Status watch_ssd();
+  bool poll_ssd(TimePoint now);
+  void on_control(std::uint64_t visitor, const wire::ControlRequest& request);
+  std::string sessions_text() const;
   std::string pending_text() const;
 
   ServeOptions options_;
   std::unique_ptr<rt::EventLoop> loop_;
   std::unique_ptr<mem::Pool> pool_;
-  std::unique_ptr<cache::Core> core_;
+  std::unique_ptr<SsdTier> ssd_;      // maps the pool's slabs; nullptr: none
+  std::unique_ptr<cache::Core> core_;  // uses both
+  std::unique_ptr<Control> control_;
   std::unique_ptr<CommandServer> commands_;
   std::unique_ptr<shm::Listener> listener_;
   std::array<std::unique_ptr<Session>, limits::kSessions> sessions_;
@@ -111,11 +127,14 @@ class Manager final : private rt::Poller, private cache::Ports {
   UniqueFd signals_;
   Incarnation incarnation_;
   std::uint64_t next_epoch_ = 1;
+  std::uint64_t next_visitor_ = 1;
   TimePoint started_, drain_deadline_, last_busy_;
   std::uint32_t stop_signals_ = 0;
   bool draining_ = false;
   bool listening_ = false;
   bool said_accept_failure_ = false;
+  rt::TimerId ssd_timer_;
+  TimePoint ssd_due_;  // as the store last said
   int exit_code_ = 0;
 };
 

@@ -1,4 +1,5 @@
 // The status object. Field names are part of the interface (docs/protocol.md).
+#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -10,12 +11,6 @@ namespace orbitkv::daemon {
 namespace {
 using nlohmann::json;
 
-std::string hex(std::span<const std::byte> bytes) {
-  std::string text;
-  for (std::byte b : bytes) text += format_text("%02x", static_cast<unsigned>(b));
-  return text;
-}
-
 const char* life_name(Session::Life life) {
   switch (life) {
     case Session::Life::kOpen: return "open";
@@ -23,6 +18,85 @@ const char* life_name(Session::Life life) {
     case Session::Life::kEnded: return "ended";
   }
   return "?";
+}
+
+constexpr std::array kRefusals = {"none",         "queue_full",    "no_space", "index_full",
+                                  "device_error", "write_stopped", "dropped"};
+constexpr std::array kLosses = {"none", "reclaimed", "corrupt", "namespace", "replaced", "device_error"};
+static_assert(kRefusals.size() == static_cast<std::size_t>(ssd::Refusal::kCount));
+static_assert(kLosses.size() == static_cast<std::size_t>(ssd::Loss::kCount));
+
+template <std::size_t N>
+json counts_json(const std::array<const char*, N>& names, const std::array<std::uint64_t, N>& counts) {
+  json out = json::object();
+  for (std::size_t i = 1; i < N; ++i) out[names[i]] = counts[i];
+  return out;
+}
+
+json paths_json(const ssd::Store& store) {
+  json paths = json::array();
+  for (const ssd::PathStatus& path : store.paths())
+    paths.push_back({{"path", path.path},
+                     {"state", path.state == ssd::PathState::kOk ? "ok" : "writes stopped"},
+                     {"why", path.why},
+                     {"capacity", path.capacity.value},
+                     {"used", path.used.value},
+                     {"records", path.records},
+                     {"segments", path.segments},
+                     {"free_segments", path.free_segments}});
+  return paths;
+}
+
+json ssd_json(const SsdTier& tier) {
+  const ssd::StoreStats store = tier.store().stats();
+  const ssd::AdmissionStats admission = tier.admission_stats();
+  return {{"io", tier.io_name()},
+          {"paths", paths_json(tier.store())},
+          {"records", store.records},
+          {"recovered", store.recovered},
+          {"recovery_s", store.recovery_seconds},
+          {"damaged_batches", store.damaged_batches},
+          {"capacity", store.capacity.value},
+          {"live_bytes", store.live.value},
+          {"index_bytes", store.index.value},
+          {"reads", store.reads},
+          {"read_bytes", store.read.value},
+          {"writes", store.writes},
+          {"written_bytes", store.written.value},
+          {"device_written_bytes", store.device_written.value},
+          {"reinserted_bytes", store.reinserted.value},
+          {"queued_bytes", store.queued.value},
+          {"refused", counts_json(kRefusals, store.refused)},
+          {"lost", counts_json(kLosses, store.lost)},
+          {"scrubbed", store.scrubbed},
+          {"scrub_errors", store.scrub_errors},
+          {"admission",
+           {{"admitted", admission.admitted},
+            {"unlikely", admission.unlikely},
+            {"over_budget", admission.over_budget},
+            {"returned", admission.returned},
+            {"lost", admission.lost}}}};
+}
+
+// Blocks between memory and SSD, as the core counts them.
+json loads_json(const cache::CoreStats& core) {
+  return {{"begun", core.loads},
+          {"loaded", core.loaded},
+          {"loaded_bytes", core.loaded_bytes},
+          {"failed", core.load_failures},
+          {"gone", core.loads_gone},
+          {"given_up", core.loads_given_up},
+          {"shared", core.shared_loads},
+          {"refused_memory", core.loads_refused_memory},
+          {"refused_bounds", core.loads_refused_bounds},
+          {"timeouts", core.load_timeouts},
+          {"now", core.loading},
+          {"now_bytes", core.loading_bytes.value},
+          {"spilled", core.spilled},
+          {"spilled_bytes", core.spilled_bytes},
+          {"spill_failures", core.spill_failures},
+          {"spills_refused", core.spills_refused},
+          {"spilling", core.spilling}};
 }
 
 json pool_json(const mem::PoolStats& pool, const cache::CoreStats& core, std::size_t slabs) {
@@ -50,7 +124,7 @@ std::string Manager::status_json() const {
   }
   json instances = json::array();
   for (const cache::InstanceStats& instance : core_->instances())
-    instances.push_back({{"id", hex(instance.id.bytes)},
+    instances.push_back({{"id", hex_text(instance.id.bytes)},
                          {"ranks", instance.ranks},
                          {"world_size", instance.world_size},
                          {"leases", instance.leases}});
@@ -81,6 +155,8 @@ std::string Manager::status_json() const {
                  {"waits", core.waits},
                  {"expired_leases", core.expired_leases},
                  {"quarantined_extents", core.quarantined_extents}};
+  if (ssd_) status["loads"] = loads_json(core);
+  if (ssd_) status["ssd"] = ssd_json(*ssd_);
   return status.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

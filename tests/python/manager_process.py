@@ -58,6 +58,14 @@ class ManagerProcess:
         except ValueError:
             return None
 
+    def command(self, *words):
+        """`orbitkv WORDS --json`, of this Manager."""
+        done = subprocess.run(
+            [binary(), *words, "--json", "--bootstrap-socket", self.socket], capture_output=True, timeout=90
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return json.loads(done.stdout)
+
     def wait_for(self, condition, what, seconds=20):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/log.h"
@@ -23,6 +24,15 @@ struct ServeFlags {
   std::uint32_t spin_us = 50;
   std::uint32_t drain_s = 30;
   std::string log_level = "info";
+  // SSD; without a path there is none.
+  std::vector<std::string> ssd_paths;
+  std::string ssd_size;          // of all paths; "": of each, half of what is free, or as it was
+  std::string ssd_segment_size = "64MiB";
+  std::string ssd_io = "auto";
+  std::string ssd_write_policy = "auto";
+  std::string ssd_daily_write_budget;  // "": none
+  std::string ssd_scrub_rate;          // a second; "": off
+  std::uint32_t load_wait_ms = 5000;
 };
 int serve(const ServeFlags& flags);
 
@@ -32,6 +42,22 @@ struct StatusFlags {
   std::uint32_t timeout_ms = 5000;
 };
 int status(const StatusFlags& flags);
+
+struct EvictFlags {
+  std::string socket;
+  std::string bytes;  // "": everything that nobody holds
+  bool json = false;
+};
+int evict(const EvictFlags& flags);
+
+struct SsdFlags {
+  std::string socket;
+  bool json = false;
+  std::string drop;      // digest, or the beginning of one, of a namespace to be dropped
+  bool unasked = false;  // drop those that no engine has asked for
+};
+int ssd_list(const SsdFlags& flags);
+int ssd_drop(const SsdFlags& flags);
 
 // "64KiB", "512MiB", "30gb", "30GiB", "1tb"; powers of 1024 in every spelling.
 Result<ByteCount> parse_size(const std::string& text);

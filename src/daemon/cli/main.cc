@@ -14,6 +14,46 @@ using namespace orbitkv;
 
 constexpr int kUsageError = 2;  // as of the checks behind the parser
 
+void add_serve_ssd(CLI::App& serve, daemon::cli::ServeFlags& flags) {
+  serve
+      .add_option("--ssd-path", flags.ssd_paths,
+                  "file (made if missing) or block device for blocks that leave memory; repeat it for several\n"
+                  "devices. They are found again after a restart")
+      ->group("SSD");
+  serve
+      .add_option("--ssd-size", flags.ssd_size,
+                  "of all paths together, e.g. 500GiB [half of what is free on each file system; a block\n"
+                  "device: all; a store that is there: as it is]")
+      ->group("SSD");
+  serve
+      .add_option("--ssd-write-policy", flags.ssd_write_policy,
+                  "what is written: auto (what is expected back), reuse (what came back once), all")
+      ->capture_default_str()
+      ->group("SSD");
+  serve
+      .add_option("--ssd-daily-write-budget", flags.ssd_daily_write_budget,
+                  "bytes a day that may be written, e.g. 2TiB: the drive's endurance [no limit]")
+      ->group("SSD");
+  serve
+      .add_option("--ssd-scrub-rate", flags.ssd_scrub_rate,
+                  "bytes a second of stored blocks that are read again and verified, e.g. 50MiB [off]")
+      ->group("SSD");
+  serve
+      .add_option("--load-wait", flags.load_wait_ms,
+                  "milliseconds that a query may wait for its blocks to come from SSD; then it gets those\n"
+                  "that are there")
+      ->capture_default_str()
+      ->group("SSD");
+  serve.add_option("--ssd-io", flags.ssd_io, "auto, uring or threads: how the device is driven")
+      ->capture_default_str()
+      ->group("SSD");
+  serve
+      .add_option("--ssd-segment-size", flags.ssd_segment_size,
+                  "of a new store: what is written, indexed and reclaimed as one")
+      ->capture_default_str()
+      ->group("SSD");
+}
+
 void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
   CLI::App* serve =
       app.add_subcommand("serve", "Run the Manager of this host: engines attach to its socket.");
@@ -49,6 +89,34 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
   serve->add_option("--drain-timeout", flags.drain_s, "seconds that a stop waits for claimed copies")
       ->capture_default_str();
   serve->add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
+  add_serve_ssd(*serve, flags);
+}
+
+void add_evict(CLI::App& app, daemon::cli::EvictFlags& flags) {
+  CLI::App* evict = app.add_subcommand("evict", "Free memory of a running Manager; copies on SSD stay.");
+  evict->footer(
+      "Example: orbitkv evict --bytes 8GiB\n"
+      "Least recent first. Blocks that are leased or being copied stay and are counted; those that are worth\n"
+      "keeping and not on SSD yet are written first: run it again to evict them.");
+  evict->add_option("--bootstrap-socket", flags.socket, "socket of the Manager [the default path of serve]");
+  evict->add_option("--bytes", flags.bytes, "how much, e.g. 8GiB [all]");
+  evict->add_flag("--json", flags.json, "one JSON object");
+}
+
+CLI::App* add_ssd(CLI::App& app, daemon::cli::SsdFlags& flags) {
+  CLI::App* ssd = app.add_subcommand("ssd", "List or drop what a running Manager has stored on SSD.");
+  ssd->require_subcommand(1);
+  CLI::App* list = ssd->add_subcommand("list", "The namespaces on SSD: engines that differ in anything that\n"
+                                               "changes the meaning of bytes have one each.");
+  CLI::App* drop = ssd->add_subcommand("drop", "Forget a namespace, in memory and on SSD, for good.");
+  drop->footer("Example: orbitkv ssd drop 3f9a2c71d04be812");
+  drop->add_option("digest", flags.drop, "of the namespace, or enough of its beginning");
+  drop->add_flag("--unasked", flags.unasked, "all that no engine has asked for since the Manager started");
+  for (CLI::App* command : {list, drop}) {
+    command->add_option("--bootstrap-socket", flags.socket, "socket of the Manager [the default path of serve]");
+    command->add_flag("--json", flags.json, "one JSON object");
+  }
+  return ssd;
 }
 
 void add_status(CLI::App& app, daemon::cli::StatusFlags& flags) {
@@ -67,7 +135,9 @@ void add_bench(CLI::App& app, bench::Flags& flags) {
       "same run.\n" +
       std::string("Benches: ") + bench::names());
   bench->add_option("name", flags.name, "one of the benches below, or all")->required();
-  bench->add_option("file", flags.file, "replay: a trace of transfers (ORBITKV_TRACE_TRANSFERS)");
+  bench->add_option("file", flags.file,
+                    "replay: a trace of transfers (ORBITKV_TRACE_TRANSFERS)\n"
+                    "endurance: a trace of requests, JSON lines with timestamp and hash_ids");
   bench->add_option("--case", flags.only,
                     "only the case of this name, as the output writes it; a trailing * stands for the rest");
   bench
@@ -77,7 +147,14 @@ void add_bench(CLI::App& app, bench::Flags& flags) {
       ->capture_default_str();
   bench->add_option("--window", flags.window,
                     "copy on a GPU: tuned, default, or ctas,stage KiB,loads,stores [tuned]");
-  bench->add_option("--runs", flags.runs, "runs of each case; medians are shown")->capture_default_str();
+  bench->add_option("--runs", flags.runs, "runs of each case; medians are shown [5; ssd 15]");
+  bench->add_option("--path", flags.path, "ssd: the directory of its file [TMPDIR, else the current one]");
+  bench->add_option("--file-size", flags.file_bytes, "ssd: of its file [8GiB, or a third of the free space]")
+      ->transform(CLI::AsSizeValue(false));
+  bench->add_option("--block-bytes", flags.block_bytes, "endurance: of a block of the trace [64MiB]")
+      ->transform(CLI::AsSizeValue(false));
+  bench->add_option("--daily-budget", flags.daily_budget, "endurance: for its second table [half of `all`]")
+      ->transform(CLI::AsSizeValue(false));
   bench->add_flag("--json", flags.json, "one JSON object a line");
 }
 
@@ -100,13 +177,17 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   daemon::cli::ServeFlags serve;
   daemon::cli::StatusFlags status;
+  daemon::cli::EvictFlags evict;
+  daemon::cli::SsdFlags ssd;
   bench::Flags bench;
   add_serve(app, serve);
   add_status(app, status);
+  add_evict(app, evict);
+  const CLI::App* ssd_commands = add_ssd(app, ssd);
   add_bench(app, bench);
   const auto is_named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_named).empty()) {
-    std::fprintf(stderr, "orbitkv: no command is called \"%s\"; there are: serve, status, bench\n", argv[1]);
+    std::fprintf(stderr, "orbitkv: no command is called \"%s\"; there are: serve, status, evict, ssd, bench\n", argv[1]);
     return kUsageError;
   }
   try {
@@ -116,5 +197,8 @@ int main(int argc, char** argv) {
   }
   if (app.got_subcommand("serve")) return daemon::cli::serve(serve);
   if (app.got_subcommand("status")) return daemon::cli::status(status);
+  if (app.got_subcommand("evict")) return daemon::cli::evict(evict);
+  if (app.got_subcommand("ssd"))
+    return ssd_commands->got_subcommand("list") ? daemon::cli::ssd_list(ssd) : daemon::cli::ssd_drop(ssd);
   return bench::run(bench, argv[0]);
 }

@@ -35,12 +35,55 @@ std::uint32_t default_max_blocks(ByteCount pool) {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(guess, 1u << 16, 1u << 24));
 }
 
+Result<ssd::IoKind> parse_io(const std::string& text) {
+  if (text == "auto") return ssd::IoKind::kAuto;
+  if (text == "uring") return ssd::IoKind::kUring;
+  if (text == "threads") return ssd::IoKind::kThreads;
+  return reject("--ssd-io is auto, uring or threads, not '" + text + "'");
+}
+
+Result<ssd::WritePolicy> parse_policy(const std::string& text) {
+  if (text == "auto") return ssd::WritePolicy::kAuto;
+  if (text == "reuse") return ssd::WritePolicy::kReuse;
+  if (text == "all") return ssd::WritePolicy::kAll;
+  return reject("--ssd-write-policy is auto, reuse or all, not '" + text + "'");
+}
+
+// nullopt: no SSD.
+Result<std::optional<SsdTier::Options>> ssd_options(const ServeFlags& flags, ByteCount pool) {
+  SsdTier::Options options;
+  if (flags.ssd_paths.empty()) {
+    const bool other = !flags.ssd_size.empty() || !flags.ssd_daily_write_budget.empty() || !flags.ssd_scrub_rate.empty();
+    if (other) return reject("--ssd-size, --ssd-daily-write-budget and --ssd-scrub-rate need --ssd-path");
+    return std::optional<SsdTier::Options>();
+  }
+  ByteCount each;
+  if (!flags.ssd_size.empty()) {
+    ORBITKV_ASSIGN_OR_RETURN(each, parse_size(flags.ssd_size));
+    each = ByteCount(each.value / flags.ssd_paths.size());
+  }
+  for (const std::string& path : flags.ssd_paths) options.store.paths.push_back({path, each});
+  ORBITKV_ASSIGN_OR_RETURN(options.store.segment, parse_size(flags.ssd_segment_size));
+  if (!flags.ssd_scrub_rate.empty()) {
+    ORBITKV_ASSIGN_OR_RETURN(options.store.scrub_per_second, parse_size(flags.ssd_scrub_rate));
+  }
+  if (!flags.ssd_daily_write_budget.empty()) {
+    ORBITKV_ASSIGN_OR_RETURN(options.admission.daily_budget, parse_size(flags.ssd_daily_write_budget));
+  }
+  ORBITKV_ASSIGN_OR_RETURN(options.io, parse_io(flags.ssd_io));
+  ORBITKV_ASSIGN_OR_RETURN(options.admission.policy, parse_policy(flags.ssd_write_policy));
+  // Blocks that wait to be written stay in memory: a small pool must not be full of them.
+  options.store.write_queue = std::min(options.store.write_queue, ByteCount(pool.value / 8));
+  return std::optional(std::move(options));
+}
+
 Status check_durations(const ServeFlags& flags) {
   if (flags.lease_ttl_s == 0 || flags.lease_ttl_s > 86400)
     return reject("--lease-ttl is 1 to 86400 seconds: a scheduler must be able to use what it was promised");
   if (flags.publish_wait_ms > flags.incomplete_ttl_s * 1000ull)
     return reject("--publish-wait is longer than --incomplete-ttl: a wait would outlive what it waits for");
   if (flags.incomplete_ttl_s == 0) return reject("--incomplete-ttl is at least 1 second");
+  if (flags.load_wait_ms > 60'000) return reject("--load-wait is at most 60000 milliseconds: a request would hang");
   if (flags.spin_us > 1'000'000) return reject("--spin is at most 1000000 microseconds");
   return ok_status();
 }
@@ -65,6 +108,8 @@ Result<ServeOptions> check_together(const ServeFlags& flags) {
   options.core.lease_ttl = seconds(flags.lease_ttl_s);
   options.core.publish_wait = milliseconds(flags.publish_wait_ms);
   options.core.incomplete_ttl = seconds(flags.incomplete_ttl_s);
+  options.core.load_wait = milliseconds(flags.load_wait_ms);
+  ORBITKV_ASSIGN_OR_RETURN(options.ssd, ssd_options(flags, options.pool.bytes));
   options.spin = microseconds(flags.spin_us);
   options.drain = seconds(flags.drain_s);
   return options;

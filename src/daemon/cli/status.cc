@@ -1,41 +1,32 @@
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <vector>
 
-#include "base/text.h"
-#include "base/version.h"
+#include "daemon/cli/ask.h"
 #include "daemon/cli/commands.h"
-#include "shm/bootstrap.h"
 #include "wire/lifecycle.h"
 
 namespace orbitkv::daemon::cli {
 namespace {
 using nlohmann::json;
 
-Result<shm::Message> ask(shm::Socket& socket, const std::vector<std::byte>& frame, int timeout_ms) {
-  ORBITKV_ASSIGN_OR_RETURN(auto reply, socket.ask_within(frame, timeout_ms));
-  if (auto refused = wire::decode_socket_error(reply.frame); refused.ok())
-    return Error(refused->code, refused->text);
-  return reply;
-}
-
-Result<std::string> fetch(const std::string& path, int timeout_ms) {
-  ORBITKV_ASSIGN_OR_RETURN(auto socket, shm::connect_to(path, timeout_ms));
-  ORBITKV_ASSIGN_OR_RETURN(auto peer, shm::authenticate_peer(socket));
-  std::vector<std::byte> frame;
-  wire::encode(
-      wire::Hello{wire::kAbiVersion, wire::PeerRole::kStatus, std::string("orbitkv status ") + kVersion},
-      frame);
-  ORBITKV_ASSIGN_OR_RETURN(auto hello, ask(socket, frame, timeout_ms));
-  ORBITKV_RETURN_IF_ERROR(wire::decode_hello_reply(hello.frame));
-  frame.clear();
-  wire::encode(wire::StatusRequest{1}, frame);
-  ORBITKV_ASSIGN_OR_RETURN(auto reply, ask(socket, frame, timeout_ms));
-  ORBITKV_ASSIGN_OR_RETURN(auto status, wire::decode_status_reply(reply.frame));
-  return status.json;
-}
-
 std::string size_of(const json& object, const char* key) {
   return format_size(ByteCount(object.at(key).get<std::uint64_t>()));
+}
+
+void print_ssd(const json& ssd) {
+  std::printf("ssd       %llu blocks, %s of %s, by %s; %llu read, %llu written, %s queued, amplification %.2f\n",
+              ssd.at("records").get<unsigned long long>(), size_of(ssd, "live_bytes").c_str(),
+              size_of(ssd, "capacity").c_str(), ssd.at("io").get<std::string>().c_str(),
+              ssd.at("reads").get<unsigned long long>(), ssd.at("writes").get<unsigned long long>(),
+              size_of(ssd, "queued_bytes").c_str(),
+              ssd.at("device_written_bytes").get<double>() / std::max(1.0, ssd.at("written_bytes").get<double>()));
+  for (const json& path : ssd.at("paths"))
+    std::printf("          %s: %s%s%s, %s of %s used\n", path.at("path").get<std::string>().c_str(),
+                path.at("state").get<std::string>().c_str(), path.at("why").get<std::string>().empty() ? "" : ": ",
+                path.at("why").get<std::string>().c_str(), size_of(path, "used").c_str(),
+                size_of(path, "capacity").c_str());
 }
 
 void print_text(const json& status) {
@@ -58,6 +49,7 @@ void print_text(const json& status) {
               count("filtered"), count("dropped"), count("abandoned"));
   std::printf("restore   %llu blocks, %llu failed operations, %llu failed verifications\n", count("restored"),
               count("failed_restores"), count("failed_verifications"));
+  if (status.contains("ssd")) print_ssd(status.at("ssd"));
   for (const json& session : status.at("sessions"))
     std::printf("session   %2d %s, pid %d, %s, %d operations\n", session.at("id").get<int>(),
                 session.at("name").get<std::string>().c_str(), session.at("pid").get<int>(),
@@ -70,8 +62,9 @@ void print_text(const json& status) {
 }  // namespace
 
 int status(const StatusFlags& flags) {
-  const std::string path = flags.socket.empty() ? shm::default_socket_path() : flags.socket;
-  auto text = fetch(path, static_cast<int>(flags.timeout_ms));
+  std::vector<std::byte> question;
+  wire::encode(wire::StatusRequest{1}, question);
+  auto text = ask_manager({flags.socket, "status", flags.timeout_ms}, question);
   if (!text.ok()) {
     std::fprintf(stderr, "orbitkv status: %s\n", text.error().message().c_str());
     return 1;

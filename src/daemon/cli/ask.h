@@ -1,0 +1,21 @@
+// One question to a running Manager over its bootstrap socket. Main thread; waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace orbitkv::daemon::cli {
+
+struct Asker {
+  std::string socket;  // empty: the default path
+  const char* command = "";
+  std::uint32_t timeout_ms = 5000;
+};
+// The JSON of the StatusReply. Errors say what is wrong with the socket, or are the Manager's.
+Result<std::string> ask_manager(const Asker& asker, std::span<const std::byte> question);
+
+}  // namespace orbitkv::daemon::cli

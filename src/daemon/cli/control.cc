@@ -1,0 +1,95 @@
+// evict, ssd list, ssd drop: one ControlRequest each (daemon/control.h).
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "daemon/cli/ask.h"
+#include "daemon/cli/commands.h"
+#include "wire/lifecycle.h"
+
+namespace orbitkv::daemon::cli {
+namespace {
+using nlohmann::json;
+
+constexpr std::uint32_t kControlMs = 60'000;  // a drop waits for the device
+
+Result<json> control(const std::string& socket, const char* name, const json& request) {
+  std::vector<std::byte> question;
+  wire::encode(wire::ControlRequest{1, request.dump()}, question);
+  ORBITKV_ASSIGN_OR_RETURN(const std::string text, ask_manager({socket, name, kControlMs}, question));
+  json answer = json::parse(text, nullptr, false);
+  if (!answer.is_object()) return bug("the Manager's answer is no JSON object");
+  return answer;
+}
+
+int failed(const char* name, const Error& error) {
+  std::fprintf(stderr, "orbitkv %s: %s\n", name, error.message().c_str());
+  return 1;
+}
+
+std::string size_of(const json& object, const char* key) {
+  return format_size(ByteCount(object.at(key).get<std::uint64_t>()));
+}
+unsigned long long count_of(const json& object, const char* key) {
+  return object.at(key).get<unsigned long long>();
+}
+
+void print_namespaces(const json& list) {
+  if (list.empty()) std::printf("no namespace is stored\n");
+  for (const json& space : list)
+    std::printf("%s  %10llu blocks  %10s  %s\n    %s\n",
+                space.at("digest").get<std::string>().substr(0, 16).c_str(), count_of(space, "records"),
+                size_of(space, "bytes").c_str(), space.at("asked").get<bool>() ? "in use" : "not asked for",
+                space.at("namespace").get<std::string>().c_str());
+}
+}  // namespace
+
+int evict(const EvictFlags& flags) {
+  json request = {{"command", "evict"}};
+  if (!flags.bytes.empty()) {
+    auto bytes = parse_size(flags.bytes);
+    if (!bytes.ok()) return failed("evict", bytes.error());
+    request["bytes"] = bytes->value;
+  }
+  auto answer = control(flags.socket, "evict", request);
+  if (!answer.ok()) return failed("evict", answer.error());
+  if (flags.json) {
+    std::printf("%s\n", answer->dump().c_str());
+  } else {
+    std::printf("evicted %llu blocks, %s; %s are free now; %llu blocks are still referenced, %llu are being written to SSD\n",
+                count_of(*answer, "evicted"), size_of(*answer, "evicted_bytes").c_str(),
+                size_of(*answer, "free").c_str(), count_of(*answer, "referenced"),
+                count_of(*answer, "being_written"));
+  }
+  return 0;
+}
+
+int ssd_list(const SsdFlags& flags) {
+  auto answer = control(flags.socket, "ssd list", {{"command", "ssd_list"}});
+  if (!answer.ok()) return failed("ssd list", answer.error());
+  if (flags.json)
+    std::printf("%s\n", answer->dump().c_str());
+  else
+    print_namespaces(answer->at("namespaces"));
+  return 0;
+}
+
+int ssd_drop(const SsdFlags& flags) {
+  if (flags.drop.empty() == !flags.unasked)
+    return failed("ssd drop", reject("name one namespace by its digest (orbitkv ssd list), or give --unasked"));
+  json request = {{"command", "ssd_drop"}};
+  if (flags.unasked)
+    request["unasked"] = true;
+  else
+    request["digest"] = flags.drop;
+  auto answer = control(flags.socket, "ssd drop", request);
+  if (!answer.ok()) return failed("ssd drop", answer.error());
+  if (flags.json)
+    std::printf("%s\n", answer->dump().c_str());
+  else
+    std::printf("dropped %llu namespaces with %llu blocks on SSD and %llu in memory\n",
+                count_of(*answer, "namespaces"), count_of(*answer, "records"), count_of(*answer, "evicted"));
+  return 0;
+}
+
+}  // namespace orbitkv::daemon::cli

@@ -1,0 +1,60 @@
+// The Manager's side of the SSD: when its store is driven, and the operator's commands.
+#include <algorithm>
+
+#include "base/log.h"
+#include "daemon/manager.h"
+
+namespace orbitkv::daemon {
+namespace {
+constexpr Duration kTick = milliseconds(250);
+}  // namespace
+
+Status Manager::open_ssd() {
+  if (!options_.ssd) return ok_status();
+  options_.ssd->store.stop_fd = signals_.get();
+  options_.ssd->store.progress = [](const std::string& line) { ORBITKV_INFO("%s", line.c_str()); };
+  options_.ssd->admission.seed = options_.core.seed[0];
+  ORBITKV_ASSIGN_OR_RETURN(ssd_, SsdTier::open(*options_.ssd));
+  options_.pool.unit = ssd_->unit();
+  return ok_status();
+}
+
+Status Manager::watch_ssd() {
+  if (!ssd_) return ok_status();
+  return loop_->add(ssd_->completion_fd(), rt::kReadable,
+                    [this](rt::Ready) { poll_ssd(monotonic_now()); });
+}
+
+// Results of the device wake the loop; a timer stands for what only time brings.
+bool Manager::poll_ssd(TimePoint now) {
+  const bool busy = ssd_->poll(*core_, now);
+  control_->poll();
+  const TimePoint due = ssd_->due();
+  if (due == ssd_due_) return busy;
+  loop_->cancel(ssd_timer_);
+  ssd_due_ = due;
+  if (due - now > kTick) return busy;  // tick() comes first
+  ssd_timer_ = loop_->after(std::max(due - now, Duration{0}), [this] {
+    ssd_due_ = {};
+    poll_ssd(monotonic_now());
+  });
+  return busy;
+}
+
+// The visitor may have left before its answer comes.
+void Manager::on_control(std::uint64_t visitor, const wire::ControlRequest& request) {
+  const std::uint64_t number = request.request;
+  control_->ask(request.json, monotonic_now(), [this, visitor, number](const Result<std::string>& answer) {
+    const auto it =
+        std::find_if(visitors_.begin(), visitors_.end(), [=](auto& v) { return v->number == visitor; });
+    if (it == visitors_.end()) return;
+    std::vector<std::byte> out;
+    if (answer.ok())
+      wire::encode(wire::StatusReply{number, *answer}, out);
+    else
+      wire::encode(wire::SocketError{number, answer.error().code(), answer.error().message()}, out);
+    if (!(*it)->socket.send(out).ok()) ORBITKV_DEBUG("the operator left before the answer");
+  });
+}
+
+}  // namespace orbitkv::daemon

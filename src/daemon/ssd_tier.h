@@ -1,0 +1,91 @@
+// The SSD behind the core: puts ssd::Store and ssd::Admission behind cache::Tier, maps the
+// slabs for their I/O, and hands the store's events to the core. Owned by the Manager and
+// used on its core thread, as all parts of it are; only Io has threads of its own.
+// It must outlive the core, and the pool must outlive it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "cache/core.h"
+#include "cache/tier.h"
+#include "mem/pool_mapping.h"
+#include "ssd/admission.h"
+#include "ssd/io.h"
+#include "ssd/store.h"
+
+namespace orbitkv::daemon {
+
+class SsdTier final : public cache::Tier {
+ public:
+  struct Options {
+    ssd::StoreConfig store;
+    ssd::IoKind io = ssd::IoKind::kAuto;
+    ssd::IoOptions io_options;
+    ssd::AdmissionConfig admission;
+  };
+  // Opens or makes the store and rebuilds its index. Errors name path and remedy.
+  static Result<std::unique_ptr<SsdTier>> open(const Options& options);
+
+  std::uint32_t unit() const { return store_->unit(); }  // for mem::PoolConfig
+  // The pool that slots come from; once, before the core is made.
+  void use_pool(const mem::Pool& pool) { mapping_.emplace(pool); }
+  // A slab that has just been offered: mapped, and made known to the device.
+  Status add_slab(const mem::SlabInfo& slab);
+
+  int completion_fd() const { return io_->completion_fd(); }
+  bool active() const { return store_->active(); }
+  TimePoint due() const { return store_->due(); }  // poll() at the latest then
+  // The store's events of now, told to the core. Called in turns of the loop, not by the core.
+  // False: there were none.
+  bool poll(cache::Core& core, TimePoint now);
+
+  // ---- for the operator ----
+  ssd::Store& store() { return *store_; }
+  const ssd::Store& store() const { return *store_; }
+  ssd::AdmissionStats admission_stats() const { return admission_.stats(); }
+  ssd::IoStats io_stats() const { return io_->stats(); }
+  const char* io_name() const { return io_->name(); }
+  // Drops of namespaces that have become durable, or could not, since the last call.
+  std::vector<ssd::StoreEvent> take_flushed() { return std::exchange(flushed_, {}); }
+
+  // ---- cache::Tier ----
+  cache::TierSpace open_space(const model::RankRegistration& rank, GroupId group) override;
+  void close_space(cache::TierSpace space) override;
+  void find(cache::TierSpace space, std::span<const BlockHash> hashes,
+            std::span<cache::TierRef> out) override;
+  Result<cache::TransferId> load(const Key& key, cache::TierRef record,
+                                 std::span<const mem::Extent::Words> slots,
+                                 std::span<cache::LoadedSlot> slots_out) override;
+  Result<cache::TransferId> store(const Key& key, std::span<const cache::SlotWords> slots) override;
+  void suspect(const Key& key, const cache::LoadedSlot& first_shard) override;
+  void drop_space(cache::TierSpace space) override;
+  void asked(cache::TierSpace space, const Asked& blocks, const cache::TierContext& first) override;
+  Answer sealed(const Key& key, const cache::TierContext& context, ByteCount bytes) override;
+  Answer leaving(const Key& key, ByteCount bytes) override;
+
+ private:
+  SsdTier(std::unique_ptr<ssd::Io> io, const ssd::AdmissionConfig& admission)
+      : io_(std::move(io)), admission_(admission) {}
+  ssd::AdmissionKey admission_key(const Key& key) const;
+  static Answer answer(ssd::Verdict verdict);
+
+  std::unique_ptr<ssd::Io> io_;
+  std::unique_ptr<ssd::Store> store_;
+  ssd::Admission admission_;
+  std::optional<mem::PoolMapping> mapping_;
+  std::unordered_map<ssd::TransferId, ByteCount> writes_;  // under way: what they charged
+  std::vector<ssd::StoreEvent> events_, flushed_;
+  std::vector<ssd::StoredRef> found_;  // of the find() at hand
+  std::vector<ssd::SlotMemory> slots_;
+};
+
+}  // namespace orbitkv::daemon
