@@ -4,31 +4,18 @@
 
 #include <gtest/gtest.h>
 
-#include "ssd/store_bed.h"
+#include "ssd/store_rig.h"
 
 namespace orbitkv::ssd::suite {
 namespace {
 
-class StoreTest : public testing::Test {
- protected:
-  // Blocks with these numbers, each written and found.
-  void write_blocks(StoreBed& bed, SpaceIndex space, const SpaceShape& shape, std::uint64_t first,
-                    std::uint64_t count) {
-    for (std::uint64_t n = first; n < first + count; ++n) {
-      const auto transfer = bed.write(space, shape, n);
-      ASSERT_TRUE(transfer.ok()) << transfer.error().message();
-    }
-    bed.settle();
-  }
-};
-
-TEST_F(StoreTest, write_find_read) {
+TEST(StoreTest, write_find_read) {
   StoreBed bed;
   bed.start();
   for (const SpaceShape& shape : {small_shape(), sharded_shape(), large_shape()}) {
     const SpaceIndex space = bed.space(shape);
     EXPECT_FALSE(bed.store().find(space, numbered(1)));
-    write_blocks(bed, space, shape, 1, 40);
+    bed.write_blocks(space, shape, 1, 40);
     for (std::uint64_t n = 1; n <= 40; ++n) EXPECT_NE(bed.read_now(space, shape, n), 0u) << n;
     EXPECT_FALSE(bed.store().find(space, numbered(41)));
   }
@@ -38,7 +25,7 @@ TEST_F(StoreTest, write_find_read) {
   EXPECT_EQ(stats.reads, 120u);
 }
 
-TEST_F(StoreTest, replace_newer_wins) {
+TEST(StoreTest, replace_newer_wins) {
   StoreBed bed;
   bed.start();
   const SpaceShape shape = small_shape();
@@ -53,11 +40,11 @@ TEST_F(StoreTest, replace_newer_wins) {
   EXPECT_EQ(bed.read_now(bed.space(shape), shape, 7), newest);
 }
 
-TEST_F(StoreTest, clean_restart) {
+TEST(StoreTest, clean_restart) {
   StoreBed bed;
   bed.start();
   const SpaceShape shape = sharded_shape();
-  write_blocks(bed, bed.space(shape), shape, 1, 100);
+  bed.write_blocks(bed.space(shape), shape, 1, 100);
   bed.close();
   bed.start();
   EXPECT_EQ(bed.store().stats().recovered, 100u);
@@ -66,22 +53,22 @@ TEST_F(StoreTest, clean_restart) {
   for (std::uint64_t n = 1; n <= 100; ++n) EXPECT_NE(bed.read_now(space, shape, n), 0u) << n;
 }
 
-TEST_F(StoreTest, kill_restart) {
+TEST(StoreTest, kill_restart) {
   StoreBed bed;
   bed.start();
   const SpaceShape shape = small_shape();
-  write_blocks(bed, bed.space(shape), shape, 1, 150);
+  bed.write_blocks(bed.space(shape), shape, 1, 150);
   bed.kill();
   bed.start();
   const SpaceIndex space = bed.space(shape);
   for (std::uint64_t n = 1; n <= 150; ++n) EXPECT_NE(bed.read_now(space, shape, n), 0u) << n;
-  write_blocks(bed, space, shape, 151, 10);
+  bed.write_blocks(space, shape, 151, 10);
   bed.kill();
   bed.start();
   EXPECT_EQ(bed.store().stats().recovered, 160u);
 }
 
-TEST_F(StoreTest, close_flushes) {
+TEST(StoreTest, close_flushes) {
   StoreBed bed;
   bed.start();
   const SpaceShape shape = small_shape();
@@ -91,6 +78,94 @@ TEST_F(StoreTest, close_flushes) {
   bed.disk = bed.disk.after_crash({.seed = 5, .lost_percent = 100});
   bed.start();
   EXPECT_EQ(bed.store().stats().recovered, 30u);
+}
+
+TEST(StoreTest, too_large_said_at_intern) {
+  StoreBed bed;
+  bed.start();
+  const auto refused = bed.store().intern(shape_of({{0, 0, 0, 300 * 1024}}));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), Code::kReject);
+  EXPECT_NE(refused.error().message().find("262144"), std::string::npos) << refused.error().message();
+  EXPECT_NE(refused.error().message().find("311296"), std::string::npos) << refused.error().message();
+}
+
+TEST(StoreTest, index_full) {
+  StoreBed bed;
+  bed.config.max_records = 100;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = bed.space(shape);
+  std::uint64_t refused = 0;
+  for (std::uint64_t n = 1; n <= 400; ++n) {
+    const auto transfer = bed.write(space, shape, n);
+    EXPECT_TRUE(transfer.ok() || transfer.error().code() == Code::kBusy);
+    refused += transfer.ok() ? 0 : 1;
+    if (n % 50 == 0) bed.settle();
+  }
+  bed.settle();
+  const StoreStats stats = bed.store().stats();
+  EXPECT_LE(stats.records, 100u);
+  EXPECT_GT(stats.records, 0u);
+  EXPECT_GT(stats.refused[static_cast<std::size_t>(Refusal::kIndexFull)], 0u);
+  // Reclaim makes room, so that it is not full for ever.
+  EXPECT_GT(stats.lost[static_cast<std::size_t>(Loss::kReclaimed)], 0u);
+  EXPECT_LT(refused, 300u);
+}
+
+TEST(StoreTest, queue_is_bounded) {
+  StoreBed bed;
+  bed.config.write_queue = 64 * kKiB;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = bed.space(shape);
+  std::uint64_t taken = 0;
+  for (std::uint64_t n = 1; n <= 100; ++n) taken += bed.write(space, shape, n).ok() ? 1 : 0;
+  EXPECT_EQ(taken, 64 * kKiB.value / 2560);  // slots of 2,304 bytes in units of 512
+  EXPECT_EQ(bed.store().stats().refused[static_cast<std::size_t>(Refusal::kQueueFull)], 100 - taken);
+  bed.settle();
+  EXPECT_TRUE(bed.write(space, shape, 101).ok());
+  bed.settle();
+  EXPECT_EQ(bed.store().stats().records, taken + 1);
+}
+
+TEST(StoreTest, several_paths_fill_alike) {
+  StoreBed::Options options;
+  options.paths = {"a", "b", "c"};
+  StoreBed bed(options);
+  bed.start();
+  const SpaceShape shape = small_shape();
+  bed.write_blocks(bed.space(shape), shape, 1, 1200);
+  for (const PathStatus& path : bed.store().paths()) {
+    EXPECT_GT(path.records, 300u) << path.path;
+    EXPECT_LT(path.records, 500u) << path.path;
+  }
+  bed.kill();
+  bed.start();
+  EXPECT_EQ(bed.store().stats().recovered, 1200u);
+  EXPECT_EQ(bed.readable(bed.space(shape), shape, 1, 1200), 1200u);
+}
+
+TEST(StoreTest, memory_is_used_until_the_event) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = bed.space(shape);
+  BlockMemory memory(shape, bed.store().unit());
+  memory.fill(shape, numbered(1), AllocationId(9));
+  const auto range = memory.slots()[0].memory;
+  EXPECT_FALSE(bed.store().uses(range));
+  const auto transfer = bed.store().write(space, numbered(1), memory.slots());
+  ASSERT_TRUE(transfer.ok());
+  std::vector<StoreEvent> events;
+  for (int i = 0; i < 10'000 && events.empty(); ++i) {
+    EXPECT_TRUE(bed.store().uses(range.subspan(100, 1)));
+    bed.store().poll(bed.io().now(), events);
+    bed.io().advance(microseconds(50));
+  }
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_TRUE(events[0].ok);
+  EXPECT_FALSE(bed.store().uses(range));
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ Status Superblocks::drop(const SpaceDrop& drop, TransferId transfer) {
     *same = {drop, state_.newest_life()};
   }
   ++version_;
-  waiting_.push_back({transfer, version_, static_cast<std::uint32_t>(lanes_.size()), true});
+  waiting_.push_back({transfer, version_, static_cast<std::uint32_t>(lanes_.size()), 0, true});
   for (std::uint32_t i = 0; i < lanes_.size(); ++i) write(PathIndex(i));
   return ok_status();
 }

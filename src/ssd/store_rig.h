@@ -90,11 +90,13 @@ class StoreBed {
       config.paths.push_back({path, kFirstSegment + options.segments * options.segment});
     }
   }
+  ~StoreBed() { end(); }
 
   // ---- lives of the store ----
   Status try_start() {
     IoOptions io_options;
     io_options.faults = &faults;
+    io_options.depth = 1000;  // so that reads that a test holds up hold up nothing else
     io_ = std::make_unique<MemoryIo>(disk, io_options, seeded_latency(++options_.seed, options_.latency));
     auto opened = Store::open(config, *io_);
     if (!opened.ok()) {
@@ -193,6 +195,22 @@ class StoreBed {
     const auto transfer = write(space, shape, number);
     EXPECT_TRUE(transfer.ok()) << transfer.error().message();
     return transfer.ok() ? await(*transfer) : StoreEvent{};
+  }
+  // Numbers from `first` on, all of them written.
+  void write_blocks(SpaceIndex space, const SpaceShape& shape, std::uint64_t first, std::uint64_t count) {
+    for (std::uint64_t n = first; n < first + count; ++n) {
+      const auto transfer = write(space, shape, n);
+      ASSERT_TRUE(transfer.ok()) << transfer.error().message();
+    }
+    for (int i = 0; i < 200'000 && under_way() > 0; ++i) turn();
+    ASSERT_EQ(under_way(), 0u);
+  }
+  // How many of these numbers are found and read.
+  std::uint64_t readable(SpaceIndex space, const SpaceShape& shape, std::uint64_t first,
+                         std::uint64_t count) {
+    std::uint64_t out = 0;
+    for (std::uint64_t n = first; n < first + count; ++n) out += read_now(space, shape, n) != 0 ? 1 : 0;
+    return out;
   }
   StoreEvent await(TransferId transfer) {
     for (int i = 0; i < 200'000 && ended.count(transfer.value) == 0; ++i) turn();

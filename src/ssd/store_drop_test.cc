@@ -1,0 +1,298 @@
+// What goes: namespaces, and blocks whose bytes are wrong. Gone now, gone after a restart.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/limits.h"
+#include "ssd/store_rig.h"
+
+namespace orbitkv::ssd::suite {
+namespace {
+
+// Flips one bit of the newest image with these bytes on the disk; false: it is not there.
+bool flip_on_disk(StoreBed& bed, const SpaceShape& shape, std::uint64_t number, std::uint64_t revision,
+                  std::uint64_t at) {
+  const WrittenImage image = written_image(shape, numbered(number), ShardId(0), AllocationId(revision));
+  std::vector<std::byte> page(kPageBytes);
+  for (std::uint64_t offset = kFirstSegment.value; offset < bed.disk.size("ssd").value;
+       offset += kPageBytes) {
+    bed.disk.peek("ssd", offset, page);
+    if (std::memcmp(page.data(), image.bytes.data(), 512) != 0) continue;
+    std::byte byte;
+    bed.disk.peek("ssd", offset + at, std::span(&byte, 1));
+    byte ^= std::byte{4};
+    bed.disk.poke("ssd", offset + at, std::span(&byte, 1));
+    return true;
+  }
+  return false;
+}
+
+ImageMark mark_of(const SpaceShape& shape, std::uint64_t number, std::uint64_t revision) {
+  return written_image(shape, numbered(number), ShardId(0), AllocationId(revision)).mark;
+}
+
+std::uint64_t lost(StoreBed& bed, Loss why) {
+  return bed.store().stats().lost[static_cast<std::size_t>(why)];
+}
+
+TEST(StoreDropTest, spaces_list_drop_release) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape a = small_shape(0x31), b = sharded_shape(0x32);
+  const SpaceIndex space_a = bed.space(a), space_b = bed.space(b);
+  bed.write_blocks(space_a, a, 1, 30);
+  bed.write_blocks(space_b, b, 1, 20);
+  bed.close();
+  bed.start();
+  std::vector<SpaceStatus> list = bed.store().spaces();
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0].digest, a.digest);
+  EXPECT_EQ(list[0].text, a.text);
+  EXPECT_EQ(list[0].records, 30u);
+  EXPECT_EQ(list[0].bytes, ByteCount(30 * kPageBytes));
+  EXPECT_FALSE(list[0].asked);
+  EXPECT_EQ(list[1].records, 20u);
+  bed.space(a);
+  EXPECT_TRUE(bed.store().spaces()[0].asked);
+  const auto dropped = bed.store().drop_space(b.digest);
+  ASSERT_TRUE(dropped.ok());
+  EXPECT_EQ(dropped->records, 20u);
+  EXPECT_TRUE(bed.await(dropped->flushed).ok);
+  list = bed.store().spaces();
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0].digest, a.digest);
+  EXPECT_EQ(lost(bed, Loss::kNamespace), 20u);
+  bed.crash({.seed = 1, .lost_percent = 100});
+  bed.start();
+  ASSERT_EQ(bed.store().spaces().size(), 1u);
+  EXPECT_EQ(bed.store().stats().recovered, 30u);
+  // Without uses and records nothing is left of a namespace.
+  const SpaceIndex again = bed.space(b);
+  EXPECT_EQ(bed.store().spaces().size(), 2u);
+  bed.store().release(again);
+  EXPECT_EQ(bed.store().spaces().size(), 1u);
+}
+
+TEST(StoreDropTest, drop_vs_write_in_flight) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    StoreBed::Options options;
+    options.seed = seed;
+    StoreBed bed(options);
+    bed.start();
+    const SpaceShape shape = small_shape();
+    const SpaceIndex space = bed.space(shape);
+    for (std::uint64_t n = 1; n <= 40; ++n) ASSERT_TRUE(bed.write(space, shape, n).ok());
+    for (std::uint64_t i = 0; i < seed; ++i) bed.turn();
+    const auto dropped = bed.store().drop_space(shape.digest);
+    ASSERT_TRUE(dropped.ok());
+    for (std::uint64_t n = 1; n <= 40; ++n) EXPECT_FALSE(bed.store().find(space, numbered(n)));
+    bed.settle();
+    EXPECT_EQ(bed.under_way(), 0u);
+    EXPECT_TRUE(bed.ended.at(dropped->flushed.value).ok);
+    EXPECT_EQ(bed.store().stats().records, 0u);
+    const StoreStats stats = bed.store().stats();
+    EXPECT_EQ(stats.refused[static_cast<std::size_t>(Refusal::kDropped)] + dropped->records, 40u) << seed;
+    bed.kill();
+    bed.start();
+    EXPECT_EQ(bed.store().stats().recovered, 0u);
+  }
+}
+
+TEST(StoreDropTest, drop_vs_read_in_flight) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = bed.space(shape);
+  bed.write_blocks(space, shape, 1, 1);
+  const auto read = bed.read(space, shape, 1);
+  ASSERT_TRUE(read.ok());
+  ASSERT_TRUE(bed.store().drop_space(shape.digest).ok());
+  const StoreEvent event = bed.await(*read);
+  EXPECT_FALSE(event.ok);
+  EXPECT_EQ(event.loss, Loss::kNamespace);
+}
+
+TEST(StoreDropTest, drop_space_then_reuse) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = bed.space(shape);
+  bed.write_blocks(space, shape, 1, 40);
+  const auto dropped = bed.store().drop_space(shape.digest);
+  ASSERT_TRUE(dropped.ok());
+  // At once, before anything of the drop is durable.
+  bed.write_blocks(space, shape, 21, 40);
+  EXPECT_TRUE(bed.await(dropped->flushed).ok);
+  EXPECT_EQ(bed.readable(space, shape, 1, 60), 40u);
+  ASSERT_TRUE(bed.flush_now());
+  bed.crash({.seed = 1, .lost_percent = 100});
+  bed.start();
+  EXPECT_EQ(bed.store().stats().recovered, 40u);
+  EXPECT_EQ(bed.readable(bed.space(shape), shape, 21, 40), 40u);
+}
+
+TEST(StoreDropTest, drops_are_bounded_and_pruned) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape filler = small_shape();
+  const SpaceIndex space = bed.space(filler);
+  bed.write_blocks(space, filler, 1, 10);
+  std::uint32_t taken = 0;
+  for (std::uint32_t i = 0; i < limits::kSpaceDrops + 5; ++i) {
+    SpaceShape shape = small_shape();
+    shape.digest.bytes[5] = static_cast<std::byte>(i);
+    shape.digest.bytes[6] = std::byte{0xEE};
+    const auto dropped = bed.store().drop_space(shape.digest);
+    taken += dropped.ok() ? 1 : 0;
+    if (dropped.ok()) {
+      EXPECT_TRUE(bed.await(dropped->flushed).ok);
+    }
+  }
+  EXPECT_EQ(taken, limits::kSpaceDrops);
+  // When the segments of that time have gone there is room again.
+  for (std::uint64_t n = 100; n < 2500; n += 100) bed.write_blocks(space, filler, n, 100);
+  EXPECT_TRUE(bed.store().drop_space(digest(0x77)).ok());
+  bed.settle();
+}
+
+TEST(StoreDropTest, another_shape_under_the_same_name) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape before = small_shape(0x44);
+  bed.write_blocks(bed.space(before), before, 1, 10);
+  bed.kill();
+  bed.start();
+  SpaceShape after = shape_of({{0, 0, 0, 1024}});
+  after.digest = before.digest;
+  const SpaceIndex space = bed.space(after);
+  for (std::uint64_t n = 1; n <= 10; ++n) EXPECT_FALSE(bed.store().find(space, numbered(n)));
+  bed.settle();
+  EXPECT_EQ(bed.store().stats().records, 0u);
+  bed.write_blocks(space, after, 1, 5);
+  bed.kill();
+  bed.start();
+  EXPECT_EQ(bed.readable(bed.space(after), after, 1, 10), 5u);
+}
+
+TEST(StoreDropTest, suspect_keeps_good_record) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape shape = sharded_shape();
+  const SpaceIndex space = bed.space(shape);
+  bed.write_blocks(space, shape, 1, 10);
+  bed.store().suspect(space, numbered(3), mark_of(shape, 3, 3));
+  bed.settle();
+  EXPECT_NE(bed.read_now(space, shape, 3), 0u);
+  EXPECT_EQ(bed.store().stats().scrubbed, 1u);
+  EXPECT_EQ(bed.store().stats().scrub_errors, 0u);
+}
+
+TEST(StoreDropTest, suspect_drops_bad_record) {
+  for (const std::uint64_t at : {std::uint64_t{700}, std::uint64_t{2000}}) {
+    StoreBed bed;
+    bed.start();
+    const SpaceShape shape = small_shape();
+    const SpaceIndex space = bed.space(shape);
+    bed.write_blocks(space, shape, 1, 10);
+    ASSERT_TRUE(flip_on_disk(bed, shape, 3, 3, at));
+    // Another version is not meant.
+    bed.store().suspect(space, numbered(3), mark_of(shape, 3, 99));
+    bed.settle();
+    EXPECT_TRUE(bed.store().find(space, numbered(3)));
+    bed.store().suspect(space, numbered(3), mark_of(shape, 3, 3));
+    bed.settle();
+    EXPECT_FALSE(bed.store().find(space, numbered(3)));
+    EXPECT_EQ(bed.store().stats().scrub_errors, 1u);
+    EXPECT_EQ(lost(bed, Loss::kCorrupt), 1u);
+    EXPECT_EQ(bed.readable(space, shape, 1, 10), 9u);
+    ASSERT_TRUE(bed.flush_now());
+    bed.close();
+    bed.start();
+    EXPECT_EQ(bed.readable(bed.space(shape), shape, 1, 10), 9u);
+  }
+}
+
+TEST(StoreDropTest, wrong_header_is_found_when_it_lands) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = bed.space(shape);
+  bed.write_blocks(space, shape, 1, 10);
+  ASSERT_TRUE(flip_on_disk(bed, shape, 4, 4, 33));
+  const auto read = bed.read(space, shape, 4);
+  ASSERT_TRUE(read.ok());
+  const StoreEvent event = bed.await(*read);
+  EXPECT_FALSE(event.ok);
+  EXPECT_EQ(event.loss, Loss::kCorrupt);
+  bed.settle();
+  EXPECT_FALSE(bed.store().find(space, numbered(4)));
+}
+
+TEST(StoreDropTest, suspect_fences_writes_under_way) {
+  for (std::uint64_t turns = 0; turns < 200; turns += 4) {
+    StoreBed bed;
+    bed.start();
+    const SpaceShape shape = small_shape();
+    const SpaceIndex space = bed.space(shape);
+    const auto write = bed.write(space, shape, 1);
+    ASSERT_TRUE(write.ok());
+    for (std::uint64_t i = 0; i < turns && bed.under_way() > 0; ++i) bed.turn();
+    if (bed.under_way() == 0) break;
+    bed.store().suspect(space, numbered(1), mark_of(shape, 1, 1));
+    const StoreEvent event = bed.await(*write);
+    EXPECT_FALSE(event.ok);
+    EXPECT_EQ(event.refusal, Refusal::kDropped);
+    EXPECT_FALSE(bed.store().find(space, numbered(1)));
+    ASSERT_TRUE(bed.flush_now());
+    bed.kill();
+    bed.start();
+    EXPECT_EQ(bed.store().stats().recovered, 0u) << turns;
+  }
+}
+
+TEST(StoreDropTest, scrub_finds_flip_and_drops) {
+  StoreBed bed;
+  bed.config.scrub_per_second = 64 * kMiB;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = bed.space(shape);
+  bed.write_blocks(space, shape, 1, 300);
+  ASSERT_TRUE(flip_on_disk(bed, shape, 10, 10, 1500));
+  for (int i = 0; i < 3000 && bed.store().stats().scrub_errors == 0; ++i)
+    bed.turn(), bed.io().advance(milliseconds(1));
+  EXPECT_EQ(bed.store().stats().scrub_errors, 1u);
+  EXPECT_FALSE(bed.store().find(space, numbered(10)));
+  EXPECT_EQ(bed.readable(space, shape, 1, 300), 299u);
+}
+
+// A rate in bytes a second, and never more than a slice between two polls.
+TEST(StoreDropTest, scrub_rate_and_slices) {
+  StoreBed::Options options;
+  options.segment = 4 * kMiB;
+  StoreBed bed(options);
+  bed.config.scrub_per_second = kMiB;
+  bed.start();
+  const SpaceShape shape = shape_of({{0, 0, 0, 1536 * 1024}});
+  const SpaceIndex space = bed.space(shape);
+  bed.write_blocks(space, shape, 1, 8);
+  std::uint64_t largest = 0, read = 0;
+  bed.faults.pick = [&](const IoRequest& request) {
+    if (request.op == IoOp::kRead)
+      largest = std::max<std::uint64_t>(largest, request.pieces[0].size()), read += request.pieces[0].size();
+    return IoFault{};
+  };
+  const TimePoint begin = bed.io().now();
+  for (int i = 0; i < 4000; ++i) {
+    const std::uint64_t before = read;
+    bed.turn();
+    EXPECT_LE(read - before, 256 * kKiB.value);
+    bed.io().advance(milliseconds(2));
+  }
+  const double seconds_passed = static_cast<double>((bed.io().now() - begin).ns) * 1e-9;
+  EXPECT_LE(largest, 256 * kKiB.value);
+  EXPECT_LE(static_cast<double>(read), (seconds_passed + 2) * static_cast<double>(kMiB.value));
+  EXPECT_GE(static_cast<double>(read), (seconds_passed - 2) * static_cast<double>(kMiB.value) / 2);
+}
+
+}  // namespace
+}  // namespace orbitkv::ssd::suite

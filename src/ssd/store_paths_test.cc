@@ -1,0 +1,171 @@
+// Opening: what is taken, what is refused, and how a store grows.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <array>
+
+#include "base/limits.h"
+#include "ssd/store_rig.h"
+
+namespace orbitkv::ssd::suite {
+namespace {
+
+std::string refusal_of(StoreBed& bed) {
+  const Status started = bed.try_start();
+  EXPECT_FALSE(started.ok());
+  return started.ok() ? "" : started.error().message();
+}
+bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(StorePathsTest, foreign_data_not_formatted) {
+  for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{5000}, std::uint64_t{64 * 1024}}) {
+    StoreBed bed;
+    bed.disk.resize("ssd", 8 * kMiB);
+    const std::array<std::byte, 4> foreign{std::byte{'d'}, std::byte{'a'}, std::byte{'t'}, std::byte{'a'}};
+    bed.disk.poke("ssd", at, foreign);
+    const std::string text = refusal_of(bed);
+    EXPECT_TRUE(says(text, "ssd")) << text;
+    EXPECT_TRUE(says(text, "remove the file")) << text;
+    std::array<std::byte, 4> left{};
+    bed.disk.peek("ssd", at, left);
+    EXPECT_EQ(left, foreign);
+    EXPECT_EQ(bed.disk.size("ssd"), 8 * kMiB) << "a foreign file was made longer";
+  }
+  StoreBed bed;
+  bed.disk.resize("ssd", ByteCount(100));
+  EXPECT_TRUE(says(refusal_of(bed), "remove the file"));
+}
+
+TEST(StorePathsTest, grown_config) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  bed.write_blocks(bed.space(shape), shape, 1, 300);
+  bed.close();
+  bed.config.paths[0].bytes = kFirstSegment + 32 * 256 * kKiB;
+  bed.start();
+  EXPECT_EQ(bed.store().paths()[0].segments, 32u);
+  const SpaceIndex space = bed.space(shape);
+  EXPECT_EQ(bed.readable(space, shape, 1, 300), 300u);
+  bed.write_blocks(space, shape, 301, 900);
+  EXPECT_EQ(bed.readable(space, shape, 1, 1200), 1200u);
+  bed.close();
+  // 0 keeps what it has.
+  bed.config.paths[0].bytes = ByteCount();
+  bed.start();
+  EXPECT_EQ(bed.store().paths()[0].segments, 32u);
+}
+
+TEST(StorePathsTest, truncated_or_shrunk_file) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  bed.write_blocks(bed.space(shape), shape, 1, 600);
+  bed.close();
+  const ByteCount bytes = bed.config.paths[0].bytes;
+  bed.config.paths[0].bytes = bytes - 256 * kKiB;
+  const std::string text = refusal_of(bed);
+  EXPECT_TRUE(says(text, "cannot shrink")) << text;
+  EXPECT_TRUE(says(text, "--ssd-size")) << text;
+  // A file that was cut: what is left is found, and the rest is empty.
+  bed.config.paths[0].bytes = bytes;
+  bed.disk.resize("ssd", kFirstSegment + 5 * 256 * kKiB);
+  bed.start();
+  const std::uint64_t left = bed.store().stats().recovered;
+  EXPECT_GT(left, 100u);
+  EXPECT_LT(left, 400u);
+  const SpaceIndex space = bed.space(shape);
+  EXPECT_EQ(bed.readable(space, shape, 1, 600), left);
+  bed.write_blocks(space, shape, 1000, 200);
+  EXPECT_EQ(bed.readable(space, shape, 1000, 200), 200u);
+}
+
+TEST(StorePathsTest, too_small_and_no_path) {
+  StoreBed bed;
+  bed.config.paths[0].bytes = kFirstSegment + 7 * 256 * kKiB;
+  const std::string text = refusal_of(bed);
+  EXPECT_TRUE(says(text, "too small")) << text;
+  EXPECT_EQ(bed.disk.size("ssd"), ByteCount()) << "a refused path was made longer";
+  bed.config.paths.clear();
+  EXPECT_TRUE(says(refusal_of(bed), "1 to"));
+}
+
+TEST(StorePathsTest, half_of_what_is_free) {
+  StoreBed bed;
+  bed.config.paths[0].bytes = ByteCount();
+  bed.disk.free_space = 18 * kMiB;
+  bed.start();
+  EXPECT_EQ(bed.store().paths()[0].segments, 32u);  // 9 MiB, less the first one
+}
+
+TEST(StorePathsTest, two_managers) {
+  StoreBed bed;
+  bed.start();
+  MemoryIo other(bed.disk, {});
+  const auto second = Store::open(bed.config, other);
+  ASSERT_FALSE(second.ok());
+  EXPECT_TRUE(says(second.error().message(), "ssd")) << second.error().message();
+}
+
+TEST(StorePathsTest, paths_of_two_stores_and_copies) {
+  StoreBed bed;
+  bed.start();
+  bed.close();
+  bed.config.paths[0].path = "other";
+  bed.start();
+  bed.close();
+  bed.config.paths.push_back({"ssd", bed.config.paths[0].bytes});
+  EXPECT_TRUE(says(refusal_of(bed), "another store"));
+  // A copy of a path of this store.
+  std::vector<std::byte> pages(2 * kPageBytes);
+  bed.disk.peek("other", 0, pages);
+  bed.disk.poke("ssd", 0, pages);
+  EXPECT_TRUE(says(refusal_of(bed), "copy"));
+}
+
+TEST(StorePathsTest, a_path_more) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  bed.write_blocks(bed.space(shape), shape, 1, 300);
+  bed.close();
+  bed.config.paths.push_back({"more", bed.config.paths[0].bytes});
+  bed.start();
+  bed.write_blocks(bed.space(shape), shape, 301, 600);
+  bed.kill();
+  std::swap(bed.config.paths[0], bed.config.paths[1]);
+  bed.start();
+  EXPECT_EQ(bed.readable(bed.space(shape), shape, 1, 900), 900u);
+  bed.close();
+  // Without the first one: what lies on it is missing, and nothing else.
+  bed.config.paths.pop_back();
+  bed.start();
+  const std::uint64_t left = bed.store().stats().recovered;
+  EXPECT_GT(left, 100u);
+  EXPECT_LT(left, 700u);
+  EXPECT_EQ(bed.readable(bed.space(shape), shape, 1, 900), left);
+}
+
+TEST(StorePathsTest, stop_during_open) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  bed.write_blocks(bed.space(shape), shape, 1, 300);
+  bed.kill();
+  int fds[2];
+  ASSERT_EQ(::pipe(fds), 0);
+  ASSERT_EQ(::write(fds[1], "x", 1), 1);
+  bed.config.stop_fd = fds[0];
+  EXPECT_EQ(bed.try_start().error().code(), Code::kBusy);
+  bed.config.stop_fd = -1;
+  bed.start();
+  EXPECT_EQ(bed.store().stats().recovered, 300u);
+  ::close(fds[0]);
+  ::close(fds[1]);
+}
+
+}  // namespace
+}  // namespace orbitkv::ssd::suite
