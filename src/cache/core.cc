@@ -98,10 +98,12 @@ void Core::Impl::leave(RegistrationId id) {
   if (instances.remove(id)) leases.end_instance(instance);
 }
 
-// Publishes that waited for a load look again, however it ended.
+// Who waited for a load looks again, however it ended.
 void Core::Impl::wake(TimePoint now) {
   if (tier == nullptr) return;
-  for (const RecordId record : loads.take_ended()) publisher.wake(record, now);
+  const std::vector<RecordId> ended = loads.take_ended();
+  for (const RecordId record : ended) publisher.wake(record, now);
+  if (!ended.empty()) restorer.wake(now);
 }
 
 void Core::Impl::withdraw(OperationIndex index, const Error& why, TimePoint now) {
@@ -272,6 +274,7 @@ void Core::drained(const OperationKey& key, const DrainReport& report, TimePoint
     impl_->spill.write_behind();
   } else {
     impl_->restorer.drained(index, report);
+    impl_->restorer.wake(now);  // the device has room for one more
   }
 }
 
@@ -306,6 +309,7 @@ void Core::tick(TimePoint now) {
   tier_ready(now);  // in case its word was lost
   impl_->spill.write_behind();
   impl_->publisher.tick(now);
+  impl_->restorer.wake(now);
   impl_->images.abandon_idle_since({now.ns - impl_->config.incomplete_ttl.ns});
 }
 
@@ -377,6 +381,8 @@ void Core::Impl::add_tier_stats(CoreStats& s) const {
   s.loads_refused_memory = in.refused_memory;
   s.loads_refused_bounds = in.refused_bounds;
   s.load_timeouts = leases.stats().wait_timeouts;
+  s.early_leases = leases.stats().early;
+  s.awaited_restores = restorer.stats().awaited;
   s.loading = loads.count();
   s.loading_bytes = loads.bytes();
   const SpillStats& out = spill.stats();

@@ -74,6 +74,9 @@ struct QueryPart {
   // Wait for other hosts as well. Until there are any it only is a part of what is asked:
   // the same list with the other answer is a new revision.
   bool wait_for_full_prefix = false;
+  // Answer as soon as most of what must come from the tier is there and the rest is being
+  // read: a restore of blocks that are not waits for them, or ends in kRecompute.
+  bool early_lease = false;
 };
 struct QueryAnswer {
   std::uint32_t hit_blocks = 0;  // leading run over the parts so far: resident, loading or stored
@@ -132,7 +135,8 @@ struct CoreStats {
   std::uint64_t load_failures = 0, loads_gone = 0, loads_given_up = 0, shared_loads = 0;
   std::uint64_t loads_refused_memory = 0, loads_refused_bounds = 0;  // the run ended there
   std::uint64_t load_timeouts = 0;                                   // queries that got what had landed
-  std::uint64_t loading = 0;                                         // now
+  std::uint64_t early_leases = 0, awaited_restores = 0;
+  std::uint64_t loading = 0;  // now
   ByteCount loading_bytes;
   // Blocks to the tier.
   std::uint64_t spilled = 0, spilled_bytes = 0, spill_failures = 0, spills_refused = 0;
@@ -179,7 +183,8 @@ class Core {
   // ---- commands ----
   Result<QueryAnswer> query(SessionId session, const QueryPart& part, TimePoint now);
   Result<PublishAnswer> publish(const PublishInput& in, TimePoint now);
-  // Number of blocks that the grant copies.
+  // Number of blocks that the grant copies. Blocks of an early lease that are on their way:
+  // the grant follows, or fail() with kRecompute.
   Result<std::uint32_t> restore(const RestoreInput& in, TimePoint now);
   Status release(SessionId session, LeaseId lease);
   Status cancel_query(SessionId session, InstanceId instance, GroupId group, std::string_view request_id);

@@ -102,13 +102,15 @@ class Walk {
   struct HeldLease {
     int engine = 0;
     std::vector<std::uint64_t> blocks;              // the leased run
-    std::vector<std::vector<AllocationId>> pinned;  // by block, by shard
+    std::vector<std::vector<AllocationId>> pinned;  // by block, by shard; early: empty until it lands
+    std::set<std::size_t> lost;                     // that did not land
     std::vector<std::uint32_t> consumed;            // by rank
     TimePoint deadline;
   };
   struct OpenRestore {
     std::vector<std::uint64_t> blocks;  // in plan order
     std::vector<std::vector<AllocationId>> pinned;
+    std::set<std::size_t> lost;
     std::uint16_t shard = 0;
   };
   struct OpenSave {
@@ -261,6 +263,7 @@ class Walk {
     if (what == 0 && !tier_.records.empty()) {
       auto it = tier_.records.begin();
       std::advance(it, static_cast<std::ptrdiff_t>(pick(tier_.records.size())));
+      reclaimed_.insert(it->first.second);
       tier_.records.erase(it);
     } else if (what == 1) {
       w_.core->tier_ready(w_.now);
@@ -301,6 +304,20 @@ class Walk {
       shards.push_back(mark.revision);
     }
     if (ok) committed_[t.name.second].shards = shards;
+    for (auto& [lease_id, lease] : leases_) land_in(lease, t.name.second, shards);
+    for (auto& [op, restore] : restores_) land_in(restore, t.name.second, shards);
+  }
+  template <class Holder>
+  static void land_in(Holder& holder, std::uint64_t block, const std::vector<AllocationId>& shards) {
+    for (std::size_t i = 0; i < holder.blocks.size(); ++i) {
+      if (holder.blocks[i] != block || !holder.pinned[i].empty() || holder.lost.contains(i)) continue;
+      if (shards.empty()) holder.lost.insert(i);
+      holder.pinned[i] = shards;
+    }
+  }
+  // Restores that wait for blocks are told when they wait in vain.
+  void notice_failures() {
+    std::erase_if(restores_, [&](const auto& r) { return w_.ports.failed.contains(r.first); });
   }
   void notice_loads() {
     for (; loads_seen_ < tier_.loads.size(); ++loads_seen_) {
@@ -337,7 +354,7 @@ class Walk {
     return run;
   }
   bool complete(std::uint64_t block) const {
-    return sealed_once(block) || tier_.records.contains({1, block});
+    return sealed_once(block) || tier_.records.contains({1, block}) || reclaimed_.contains(block);
   }
   bool sealed_once(std::uint64_t block) const {
     const auto it = committed_.find(block);
@@ -351,7 +368,12 @@ class Walk {
     ask(e, "request-" + std::to_string(pick(4)), list);
   }
   void ask(int e, const std::string& id, const std::vector<std::uint64_t>& list) {
-    const QueryAnswer answer = w_.read(engines_[e].scheduler, to_hashes(list), id, e + 1);
+    const auto wanted = to_hashes(list);
+    QueryPart part = w_.part(wanted, id, QueryMode::kRead, e + 1);
+    part.early_lease = e == 0;
+    const auto asked = w_.core->query(engines_[e].scheduler, part, w_.now);
+    ASSERT_TRUE(asked.ok()) << asked.error().to_string();
+    const QueryAnswer& answer = *asked;
     // An old lease under the same id is gone unless it is answered again.
     const auto name = std::pair(e, id);
     if (names_.contains(name) && names_[name] != answer.lease) leases_.erase(names_[name]);
@@ -373,8 +395,15 @@ class Walk {
     }
     it->second.engine = e;
     it->second.blocks.assign(list.begin(), list.begin() + answer.hit_blocks);
-    for (const std::uint64_t b : it->second.blocks) it->second.pinned.push_back(committed_[b].shards);
+    for (std::size_t i = 0; i < it->second.blocks.size(); ++i) {
+      const bool there = answer.resident[i / 64] >> (i % 64) & 1;
+      EXPECT_TRUE(there || part.early_lease);
+      it->second.pinned.push_back(there ? committed_[list[i]].shards : std::vector<AllocationId>());
+    }
     it->second.consumed.assign(o_.shards, 0);
+    const bool all_there = std::none_of(it->second.pinned.begin(), it->second.pinned.end(),
+                                        [](const auto& shards) { return shards.empty(); });
+    for (int i = 0; i < 2 && !all_there && leases_.contains(answer.lease); ++i) restore(answer.lease);
   }
 
   // Those who wait ask again, and so learn of their lease before anything else happens.
@@ -391,9 +420,10 @@ class Walk {
   }
 
   void restore() {
-    const auto id = some_lease();
-    if (!id) return;
-    HeldLease& lease = leases_.at(*id);
+    if (const auto id = some_lease()) restore(*id);
+  }
+  void restore(LeaseId id) {
+    HeldLease& lease = leases_.at(id);
     const auto r = static_cast<std::uint16_t>(pick(o_.shards));
     const std::uint32_t first = lease.consumed[r];
     if (first == lease.blocks.size()) return;
@@ -405,17 +435,18 @@ class Walk {
       const bool hole = pick(5) == 0;
       targets.push_back(hole ? kHole : 500 + i);
       if (hole) continue;
+      if (lease.lost.contains(first + i)) open.lost.insert(open.blocks.size());
       open.blocks.push_back(lease.blocks[first + i]);
       open.pinned.push_back(lease.pinned[first + i]);
     }
     const Rank& rank = engines_[lease.engine].ranks[r];
     const OperationKey op = w_.next_op(rank.session);
-    const auto granted = w_.restore(op, rank.registration, *id, targets, first);
+    const auto granted = w_.restore(op, rank.registration, id, targets, first);
     if (!granted.ok()) {
-      // Only a source that was dropped since, or never another reason.
+      // Only a source that was dropped since, or did not come, or never another reason.
       EXPECT_EQ(granted.error().code(), Code::kRecompute) << granted.error().to_string();
       bool dropped = false;
-      for (const auto& shards : open.pinned) dropped |= dropped_.contains(shards[0]);
+      for (const auto& shards : open.pinned) dropped |= shards.empty() || dropped_.contains(shards[0]);
       EXPECT_TRUE(dropped) << granted.error().to_string();
       return;
     }
@@ -423,7 +454,7 @@ class Walk {
     lease.consumed[r] += count;
     const bool over = std::all_of(lease.consumed.begin(), lease.consumed.end(),
                                   [&](std::uint32_t c) { return c == lease.blocks.size(); });
-    if (over) leases_.erase(*id);
+    if (over) leases_.erase(id);
   }
 
   void end_restore() {
@@ -522,6 +553,7 @@ class Walk {
     notice_loads();
     ask_again();
     notice_loads();
+    notice_failures();
     notice_grants();
     const CoreStats s = w_.core->stats();
     EXPECT_EQ(s.leases, leases_.size());
@@ -531,6 +563,7 @@ class Walk {
       EXPECT_EQ(s.leased, pinned_allocations().size() * slot_bytes());
     }
     EXPECT_EQ(s.spilling, tier_.count(false));
+    if (s.loading == 0) reclaimed_.clear();
     EXPECT_GE(s.loading, tier_.count(true));
     EXPECT_EQ(s.quarantined_extents, quarantined_.size());
     EXPECT_EQ(s.quarantined, quarantined_.size() * slot_bytes());
@@ -564,7 +597,7 @@ class Walk {
     if (leases_.empty()) return;
     const HeldLease& lease = leases_.at(*some_lease());
     for (std::size_t i = 0; i < lease.blocks.size(); ++i) {
-      if (dropped_.contains(lease.pinned[i][0])) continue;
+      if (lease.pinned[i].empty() || dropped_.contains(lease.pinned[i][0])) continue;
       EXPECT_EQ(w_.discover(engines_[lease.engine].scheduler, {hash_of(lease.blocks[i])}, lease.engine + 1),
                 1u);
     }
@@ -608,6 +641,7 @@ class Walk {
   std::map<std::uint64_t, Content> memory_;       // by offset: the pool has one slab
   std::set<AllocationId> allocations_, lent_, quarantined_, dropped_;
   std::size_t loads_seen_ = 0;
+  std::set<std::uint64_t> reclaimed_;  // by the tier, and perhaps on their way all the same
 };
 
 // Runs the seeds and adds up what happened, so that a walk that does nothing is noticed.
@@ -634,6 +668,8 @@ CoreStats walk(std::uint64_t first_seed, int seeds, WalkOptions options) {
     sum.loads_given_up += s.loads_given_up;
     sum.shared_loads += s.shared_loads;
     sum.load_timeouts += s.load_timeouts;
+    sum.early_leases += s.early_leases;
+    sum.awaited_restores += s.awaited_restores;
     sum.spilled += s.spilled;
     sum.spills_refused += s.spills_refused;
   }
@@ -674,6 +710,8 @@ void expect_a_busy_tier(const CoreStats& sum) {
   EXPECT_GT(sum.loads_given_up, 20u);
   EXPECT_GT(sum.shared_loads, 50u);
   EXPECT_GT(sum.load_timeouts, 10u);
+  EXPECT_GT(sum.early_leases, 20u);
+  EXPECT_GT(sum.awaited_restores, 20u);
   EXPECT_GT(sum.spilled, 500u);
   EXPECT_GT(sum.spills_refused, 50u);
 }

@@ -186,6 +186,7 @@ std::optional<ImageSlot> Images::lend(const SlotWant& want) {
 
 bool Images::commit(const ImageSlot& slot, std::uint64_t digest, TimePoint now) {
   const ShardId shard = shard_of(slot);
+  ORBITKV_CHECK(table_.hot(slot.record).state == ImageState::kLent, "commit into an image that is not lent");
   Inflight& f = inflight(slot.record);
   ORBITKV_CHECK(f.lent & bit(shard), "commit of a slot that is not lent");
   f.lent &= ~bit(shard);
@@ -216,6 +217,8 @@ void Images::quarantine(const ImageSlot& slot, TimePoint now) {
 
 void Images::end_lent(const ImageSlot& slot, Exit exit, TimePoint now) {
   const ShardId shard = shard_of(slot);
+  ORBITKV_CHECK(table_.hot(slot.record).state == ImageState::kLent,
+                "end of a slot of an image that is not lent");
   Inflight& f = inflight(slot.record);
   ORBITKV_CHECK(f.lent & bit(shard), "end of a slot that is not lent");
   f.lent &= ~bit(shard);

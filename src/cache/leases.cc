@@ -241,6 +241,7 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
   fresh.revision = ++last_revision_;
   fresh.total = part.total;
   fresh.wait_for_full_prefix = part.wait_for_full_prefix;
+  fresh.early = part.early_lease;
   fresh.ranks = seen.target.ranks;
   fresh.started = seen.now;
   fresh.records = std::move(lease.records);  // empty, for their capacity
@@ -278,6 +279,7 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
   lease.revision = ++last_revision_;
   lease.total = seen.part.total;
   lease.wait_for_full_prefix = seen.part.wait_for_full_prefix;
+  lease.early = seen.part.early_lease;
   lease.ranks = seen.target.ranks;
   lease.started = seen.now;
   lease.next = seen.part.first;

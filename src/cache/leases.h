@@ -3,7 +3,8 @@
 // then holds it for the ranks of the instance, each of which consumes it once, in order.
 // Identity: instance, group, mode, request id. Owned by the core; single-threaded. Never
 // answers an old lease for another list, never lets one outlive its TTL, never hands one
-// out with a block that is not there, never touches the pins of restores.
+// out with a block that is not there (an early one says so at the restore), never touches the pins of
+// restores.
 #pragma once
 
 #include <array>
@@ -59,6 +60,7 @@ struct Lease {
   std::uint32_t pending = 0;          // of it: on their way from the tier
   bool run_open = true;               // no gap so far
   bool wait_for_full_prefix = false;  // part of what was asked
+  bool early = false;                 // may be leased while the last blocks are on their way
   ListDigest digest;
   std::vector<RecordId> records;        // pinned; empty in discover mode
   std::vector<std::uint32_t> consumed;  // blocks, by rank
@@ -77,6 +79,7 @@ struct LeaseStats {
   std::uint32_t leases = 0;  // not counting queries that wait for parts
   std::uint64_t hits = 0, misses = 0, expired = 0;
   std::uint64_t wait_timeouts = 0;  // of queries whose blocks had not all landed
+  std::uint64_t early = 0;          // leased before the last block had landed
 };
 
 class Leases {
@@ -114,6 +117,9 @@ class Leases {
   bool loaded(TransferId transfer, bool ok, TimePoint now);  // false: not one of ours
   // Submits what waits.
   void pump(TimePoint now);
+
+  // Until when its blocks are waited for.
+  TimePoint wait_end(const Lease& lease) const { return lease.started + config_.load_wait; }
 
   LeaseStats stats() const { return stats_; }
   std::uint32_t count(const InstanceId& instance) const;
@@ -174,7 +180,7 @@ class Leases {
   void land(std::uint32_t index, TimePoint now);
   void time_out(std::uint32_t index, TimePoint now);
   void end_wait(std::uint32_t index);
-  TimePoint wait_end(const Lease& lease) const { return lease.started + config_.load_wait; }
+  bool nearly_there(const Lease& lease);
   void unpin_from(std::uint32_t index, std::size_t kept);
   void retire(std::uint32_t index, LeaseEvent event);
   void refresh(std::uint32_t index, TimePoint now);

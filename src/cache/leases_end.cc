@@ -33,12 +33,21 @@ void Leases::settle(const Loads::Ended& ended, TimePoint now) {
   for (const LoadWaiter& w : ended.waiters) {
     const Lease& lease = leases_[w.lease.value];
     if (lease.state == LeaseState::kRetired || w.position >= lease.hits) continue;
-    if (!ended.ok) {
+    // What has been leased stays: a restore of it learns what has become of it.
+    const bool leased = lease.state == LeaseState::kReady || lease.state == LeaseState::kConsuming;
+    if (!ended.ok && !leased) {
       cut(w.lease.value, w.position, now);
-    } else if (lease.state == LeaseState::kLoading && lease.pending == 0) {
+    } else if (lease.state == LeaseState::kLoading && (lease.pending == 0 || nearly_there(lease))) {
       land(w.lease.value, now);
     }
   }
+}
+
+// Of an early lease: three quarters are there and the tier reads the rest.
+bool Leases::nearly_there(const Lease& lease) {
+  if (!lease.early || lease.pending > lease.hits / 4) return false;
+  const auto waits = [&](RecordId r) { return images_.loading(r) && !loads_.submitted(r); };
+  return std::none_of(lease.records.begin(), lease.records.end(), waits);
 }
 
 // The run ends at `kept`: what would follow cannot be had.
@@ -52,12 +61,13 @@ void Leases::cut(std::uint32_t index, std::uint32_t kept, TimePoint now) {
   if (lease.state == LeaseState::kLoading && lease.pending == 0) land(index, now);
 }
 
-// Nothing is on its way any more. A list of several parts that is being asked again hears of
-// an empty run with its last part.
+// Nothing is on its way any more, or nothing that must be waited for. A list of several parts that is being
+// asked again hears of an empty run with its last part.
 void Leases::land(std::uint32_t index, TimePoint now) {
   Lease& lease = leases_[index];
   end_wait(index);
   if (lease.hits > 0) {
+    stats_.early += lease.pending > 0 ? 1 : 0;
     step(lease.state, LeaseEvent::kLanded);
     become_ready(index, now);
   } else if (lease.again_next > 0) {

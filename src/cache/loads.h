@@ -60,6 +60,10 @@ class Loads {
   // The last one who leaves takes along what the tier has not been told of.
   void leave(RecordId record, const LoadWaiter& waiter);
 
+  bool submitted(RecordId record) const {
+    return loads_[p_.images.tag(record)].state == LoadState::kSubmitted;
+  }
+
   // What has ended; its record may be gone, or is kept by the pins of its waiters.
   struct Ended {
     bool ok = false;

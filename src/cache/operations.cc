@@ -36,7 +36,8 @@ Result<OperationIndex> Operations::open(const Want& want, Registration& registra
                     static_cast<unsigned long long>(session.metadata->used().value),
                     static_cast<unsigned long long>(limits::kMetadataPerSession.value)));
   }
-  if (want.kind == model::PlanKind::kRestore && !instances_.devices().admit_restore(registration.device)) {
+  const bool on_device = want.kind == model::PlanKind::kRestore && !want.awaits;
+  if (on_device && !instances_.devices().admit_restore(registration.device)) {
     session.metadata->release(std::move(*metadata));
     return busy(format_text("%u restores are open on device %s; wait for one", limits::kRestoresPerDevice,
                             instances_.devices().name(registration.device).c_str()));
@@ -58,6 +59,8 @@ Result<OperationIndex> Operations::open(const Want& want, Registration& registra
   op.blocker = kNoOperation;
   op.blocking_load = kNoRecord;
   op.awaited = false;
+  op.on_device = on_device;
+  op.landed = 0;
   op.metadata = std::move(*metadata);
   session.operation_of[want.key.record.value] = index;
   ++session.open_operations;
@@ -74,6 +77,13 @@ OperationIndex Operations::find(const OperationKey& key) const {
   return index != kNoOperation && at(index).key == key ? index : kNoOperation;
 }
 
+bool Operations::admit(OperationIndex index) {
+  Operation& op = at(index);
+  ORBITKV_CHECK(!op.on_device, "restore admitted twice");
+  op.on_device = instances_.devices().admit_restore(op.device);
+  return op.on_device;
+}
+
 void Operations::close(OperationIndex index) {
   Operation& op = at(index);
   ORBITKV_CHECK(op.open, "operation closed twice");
@@ -83,7 +93,7 @@ void Operations::close(OperationIndex index) {
   --session.open_operations;
   std::erase(session.bank_queue, index);
   if (Registration* r = instances_.find(op.registration)) --r->open_operations;
-  if (op.kind == model::PlanKind::kRestore) instances_.devices().end_restore(op.device);
+  if (op.on_device) instances_.devices().end_restore(op.device);
   op.open = false;
   recycle(op.blocks);
   recycle(op.slots);

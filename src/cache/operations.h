@@ -39,8 +39,11 @@ struct Operation {
   std::vector<BlockHash> hashes;
   // Restore: the pinned images, in the order of slots.
   std::vector<RecordId> pinned;
+  // Restore, awaiting: of `pinned`, those before it have landed.
+  std::uint32_t landed = 0;
+  bool on_device = false;  // it counts against its device's share
 
-  TimePoint deadline;                     // save: end of waiting for other publishers
+  TimePoint deadline;                     // end of waiting for other publishers, or for the tier
   OperationIndex blocker = kNoOperation;  // save, waiting: whom for,
   RecordId blocking_load = kNoRecord;     // or the load of which image
   bool awaited = false;                   // save: somebody waits for this one
@@ -55,12 +58,15 @@ class Operations {
     OperationKey key;
     model::PlanKind kind = model::PlanKind::kSave;
     ByteCount metadata;
+    bool awaits = false;  // restore: not on its device yet, admit() follows
   };
   // kReject: the record is out of range or holds an open operation. kBusy: metadata full,
   // or (restore) the device's share.
   Result<OperationIndex> open(const Want& want, Registration& registration);
   // kNoOperation where unknown or another operation holds the record by now.
   OperationIndex find(const OperationKey& key) const;
+  // An awaiting restore gets its share of the device. False: there is none.
+  bool admit(OperationIndex index);
   void close(OperationIndex index);
 
   Operation& at(OperationIndex index) { return operations_[index.value]; }

@@ -54,29 +54,37 @@ Status Restorer::check_targets(const RestoreInput& in, const Registration& regis
   return ok_status();
 }
 
-Status Restorer::check_sources(const RestoreInput& in, const Lease& lease) const {
+Result<bool> Restorer::check_sources(const RestoreInput& in, const Lease& lease, TimePoint now) const {
+  bool awaits = false;
   for (std::size_t i = 0; i < in.targets.size(); ++i) {
-    if (in.targets[i] == kHole || p_.images.sealed(lease.records[in.first + i])) continue;
-    return recompute(
-        format_text("block %zu of the lease failed verification since; ask again", in.first + i));
+    const RecordId record = lease.records[in.first + i];
+    if (in.targets[i] == kHole || p_.images.sealed(record)) continue;
+    if (p_.images.loading(record) && now < p_.leases.wait_end(lease)) {
+      awaits = true;
+      continue;
+    }
+    return recompute(format_text(
+        "block %zu of the lease failed verification since, or did not come; ask again", in.first + i));
   }
-  return ok_status();
+  return awaits;
 }
 
 Result<std::uint32_t> Restorer::restore(const RestoreInput& in, Registration& registration, TimePoint now) {
   p_.leases.expire(now);
   ORBITKV_ASSIGN_OR_RETURN(Lease * lease, usable_lease(in, registration));
   ORBITKV_RETURN_IF_ERROR(check_targets(in, registration));
-  ORBITKV_RETURN_IF_ERROR(check_sources(in, *lease));
+  ORBITKV_ASSIGN_OR_RETURN(const bool awaits, check_sources(in, *lease, now));
   const RegisteredGroup* group = registration.find_group(lease->name.group);
   ORBITKV_CHECK(group != nullptr, "ranks of an instance have the same groups");
   const ByteCount metadata(kMetadataPerBlock * in.targets.size());
-  ORBITKV_ASSIGN_OR_RETURN(const OperationIndex index,
-                           p_.operations.open({in.op, model::PlanKind::kRestore, metadata}, registration));
+  ORBITKV_ASSIGN_OR_RETURN(
+      const OperationIndex index,
+      p_.operations.open({in.op, model::PlanKind::kRestore, metadata, awaits}, registration));
   Operation& op = p_.operations.at(index);
   op.group = *group;
   op.space = p_.images.table().key_space(registration.name_space, group->group);
   take_entries(op, in, *lease);
+  op.deadline = p_.leases.wait_end(*lease);
   p_.images.pin(op.pinned);
   p_.leases.consume(*lease, registration.rank, static_cast<std::uint32_t>(in.targets.size()));
   const auto blocks = static_cast<std::uint32_t>(op.slots.size());
@@ -86,9 +94,42 @@ Result<std::uint32_t> Restorer::restore(const RestoreInput& in, Registration& re
     p_.operations.close(index);
     return blocks;
   }
-  step(op.restore, RestoreEvent::kPin);
-  if (!p_.grants.submit(index)) ++stats_.waits;
+  if (!awaits) {
+    grant(index);
+    return blocks;
+  }
+  step(op.restore, RestoreEvent::kAwait);
+  awaiting_.push_back(index);
+  ++stats_.awaited;
   return blocks;
+}
+
+void Restorer::grant(OperationIndex index) {
+  step(p_.operations.at(index).restore, RestoreEvent::kPin);
+  if (!p_.grants.submit(index)) ++stats_.waits;
+}
+
+// False: it waits on.
+bool Restorer::go_on(OperationIndex index, TimePoint now) {
+  Operation& op = p_.operations.at(index);
+  while (op.landed < op.pinned.size() && p_.images.sealed(op.pinned[op.landed])) ++op.landed;
+  const bool all = op.landed == op.pinned.size();
+  if (all && p_.operations.admit(index)) {
+    grant(index);
+    return true;
+  }
+  const bool coming = all || p_.images.loading(op.pinned[op.landed]);
+  if (coming && now < op.deadline) return false;
+  step(op.restore, RestoreEvent::kGiveUp);
+  p_.ports.fail(op.key,
+                recompute("a block of the restore did not come from the SSD, or not in time; ask again"));
+  ++stats_.failed_restores;
+  finish(index);
+  return true;
+}
+
+void Restorer::wake(TimePoint now) {
+  std::erase_if(awaiting_, [&](OperationIndex index) { return go_on(index, now); });
 }
 
 void Restorer::take_entries(Operation& op, const RestoreInput& in, const Lease& lease) {
@@ -132,7 +173,9 @@ void Restorer::drop_failed(const Operation& op, const DrainReport& report) {
 }
 
 void Restorer::withdraw(OperationIndex index, const Error& why) {
-  if (p_.grants.withdraw(index, why)) finish(index);
+  if (!p_.grants.withdraw(index, why)) return;
+  std::erase(awaiting_, index);
+  finish(index);
 }
 
 // A dead engine reads nothing that others would miss: its sources are free again.

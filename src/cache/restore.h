@@ -1,9 +1,11 @@
 // Restores: a range of a lease becomes a grant with pins of its own; the receipt
-// returns them and drops what did not verify. Owned by the core; single-threaded. A
-// refused restore consumes nothing and pins nothing.
+// returns them and drops what did not verify. Blocks of an early lease that are on their
+// way are awaited, apart from restores that need not wait. Owned by the core;
+// single-threaded. A refused restore consumes nothing and pins nothing.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/result.h"
 #include "base/time.h"
@@ -19,7 +21,7 @@ namespace orbitkv::cache {
 
 struct RestoreStats {
   std::uint64_t restored = 0, restored_bytes = 0;  // slots and their bytes, of successes
-  std::uint64_t failed_restores = 0, failed_verifications = 0, waits = 0;
+  std::uint64_t failed_restores = 0, failed_verifications = 0, waits = 0, awaited = 0;
 };
 
 class Restorer {
@@ -38,18 +40,24 @@ class Restorer {
   void drained(OperationIndex index, const DrainReport& report);
   void withdraw(OperationIndex index, const Error& why);
   void lost(OperationIndex index);
+  // Loads have ended, a device has room, or time has passed: awaiting ones go on or give up.
+  void wake(TimePoint now);
 
   const RestoreStats& stats() const { return stats_; }
 
  private:
   Result<Lease*> usable_lease(const RestoreInput& in, const Registration& registration);
   Status check_targets(const RestoreInput& in, const Registration& registration);
-  Status check_sources(const RestoreInput& in, const Lease& lease) const;
+  // True: some are on their way.
+  Result<bool> check_sources(const RestoreInput& in, const Lease& lease, TimePoint now) const;
   void take_entries(Operation& op, const RestoreInput& in, const Lease& lease);
   void drop_failed(const Operation& op, const DrainReport& report);
+  void grant(OperationIndex index);
+  bool go_on(OperationIndex index, TimePoint now);
   void finish(OperationIndex index);
 
   Parts p_;
+  std::vector<OperationIndex> awaiting_;  // oldest first
   ScratchSet targets_;
   RestoreStats stats_;
 };

@@ -164,7 +164,7 @@ inline constexpr Transitions<LoadState, LoadEvent> kLoad{{{
 enum class LeaseState : std::uint8_t {
   kCollecting,  // parts are still to come; the leading run so far is pinned
   kLoading,     // all parts are there, blocks of the run are on their way from the tier
-  kReady,       // leased, no shard has consumed anything
+  kReady,       // leased, no shard has consumed anything; of an early lease some blocks may be on their way
   kConsuming,   // some rank has consumed some range
   kRetired,     // pins returned; the object is about to be reused
   kIllegal,
@@ -174,7 +174,7 @@ enum class LeaseEvent : std::uint8_t {
   kLastPart,     // the last part, with a run to lease
   kLastLoading,  // the last part, blocks of the run are on their way
   kLastEmpty,    // the last part, nothing to lease
-  kLanded,       // what is left of the run is in memory
+  kLanded,       // what is left of the run is in memory, or (early lease) as good as
   kLandedEmpty,  // and nothing is left of it
   kSameList,     // the whole list was asked again, unchanged
   kNewList,      // another list under the same identity, or the same after a consumption
@@ -208,6 +208,7 @@ inline constexpr Transitions<LeaseState, LeaseEvent> kLease{{{
 
 enum class RestoreState : std::uint8_t {
   kSubmitted,  // validated, nothing pinned
+  kAwaiting,   // sources pinned, some of them are on their way from the tier
   kPinned,     // sources pinned, grant not written (plan bank full)
   kGranted,    // the client may claim it or may have
   kClaimed,    // a revoke came too late: only a receipt or the process's end frees it
@@ -215,7 +216,9 @@ enum class RestoreState : std::uint8_t {
   kIllegal,
 };
 enum class RestoreEvent : std::uint8_t {
+  kAwait,  // pinned, not all there
   kPin,
+  kGiveUp,   // one did not come, or not in time
   kNothing,  // every target is a hole
   kBankFull,
   kGrant,
@@ -230,17 +233,19 @@ enum class RestoreEvent : std::uint8_t {
 namespace detail {
 using R = RestoreState;
 inline constexpr Transitions<RestoreState, RestoreEvent> kRestore{{{
-    // kPin, kNothing, kBankFull, kGrant, kVerified, kFail, kWithdraw, kClaimSeen, kLost
-    {{R::kPinned, R::kEnded, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal,
-      R::kIllegal}},  // kSubmitted
-    {{R::kIllegal, R::kIllegal, R::kPinned, R::kGranted, R::kIllegal, R::kIllegal, R::kEnded, R::kIllegal,
-      R::kIllegal}},  // kPinned
-    {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kEnded, R::kEnded, R::kEnded, R::kClaimed,
-      R::kIllegal}},  // kGranted
-    {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kEnded, R::kEnded, R::kIllegal, R::kIllegal,
-      R::kEnded}},  // kClaimed
+    // kAwait, kPin, kGiveUp, kNothing, kBankFull, kGrant, kVerified, kFail, kWithdraw, kClaimSeen, kLost
+    {{R::kAwaiting, R::kPinned, R::kIllegal, R::kEnded, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal,
+      R::kIllegal, R::kIllegal, R::kIllegal}},  // kSubmitted
+    {{R::kIllegal, R::kPinned, R::kEnded, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal,
+      R::kEnded, R::kIllegal, R::kIllegal}},  // kAwaiting
+    {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kPinned, R::kGranted, R::kIllegal, R::kIllegal,
+      R::kEnded, R::kIllegal, R::kIllegal}},  // kPinned
+    {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kEnded, R::kEnded,
+      R::kEnded, R::kClaimed, R::kIllegal}},  // kGranted
+    {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kEnded, R::kEnded,
+      R::kIllegal, R::kIllegal, R::kEnded}},  // kClaimed
     {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal,
-      R::kIllegal}},  // kEnded
+      R::kIllegal, R::kIllegal, R::kIllegal}},  // kEnded
 }}};
 }  // namespace detail
 

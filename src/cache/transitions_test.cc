@@ -77,13 +77,14 @@ TEST(Transitions, Lease) {
 }
 
 TEST(Transitions, Restore) {
-  // events: pin nothing bank-full grant verified fail withdraw claim-seen lost
-  // states: S submitted, P pinned, G granted, C claimed, E ended
-  expect_cells<RestoreState, RestoreEvent, 5, 9>("SPGCE", {"PE-------",    // submitted
-                                                           "--PG--E--",    // pinned
-                                                           "----EEEC-",    // granted
-                                                           "----EE--E",    // claimed
-                                                           "---------"});  // ended
+  // events: await pin give-up nothing bank-full grant verified fail withdraw claim-seen lost
+  // states: S submitted, A awaiting, P pinned, G granted, C claimed, E ended
+  expect_cells<RestoreState, RestoreEvent, 6, 11>("SAPGCE", {"AP-E-------",    // submitted
+                                                             "-PE-----E--",    // awaiting
+                                                             "----PG--E--",    // pinned
+                                                             "------EEEC-",    // granted
+                                                             "------EE--E",    // claimed
+                                                             "-----------"});  // ended
 }
 
 TEST(Transitions, NothingLeavesIllegal) {
