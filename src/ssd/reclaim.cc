@@ -179,7 +179,9 @@ void Reclaim::release_waiting() {
 bool Reclaim::may_yield() {
   if (!durable_.empty()) return true;
   for (std::uint32_t i = 0; i < jobs_.size(); ++i) {
-    if (awaiting_[i] > 0 || jobs_[i]) return true;
+    if (awaiting_[i] > 0) return true;
+    if (state_.closing) continue;  // nothing more is begun or ended
+    if (jobs_[i]) return true;
     if (state_.paths[i].writable() && victim(PathIndex(i))) return true;
   }
   return false;

@@ -37,6 +37,10 @@ void Scrub::refill() {
 
 void Scrub::step() {
   if (state_.config.scrub_per_second > ByteCount()) refill();
+  if (state_.closing) {
+    suspects_.clear();
+    if (job_ && job_->paced) end(ImageCheck::State::kMore);
+  }
   if (job_ && job_->paced) go_on();
   if (job_ && job_->landed) look();
   if (!job_ && !state_.closing) pick();

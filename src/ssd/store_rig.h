@@ -129,6 +129,7 @@ class StoreBed {
     writes_.clear();
     reads_.clear();
     ended.clear();
+    accepted_ = 0;
   }
   Store& store() { return *store_; }
   MemoryIo& io() { return *io_; }
@@ -168,6 +169,7 @@ class StoreBed {
     memory->fill(shape, numbered(number), AllocationId(++revision_));
     auto transfer = store_->write(space, numbered(number), memory->slots());
     if (transfer.ok()) writes_[transfer->value] = {number, revision_, space, std::move(memory)};
+    accepted_ += transfer.ok() ? 1 : 0;
     return transfer;
   }
   struct Reading {
@@ -180,7 +182,11 @@ class StoreBed {
     if (!ref) return recompute("not found");
     auto memory = std::make_unique<BlockMemory>(shape, store_->unit());
     auto transfer = store_->read(ref, memory->slots());
-    if (transfer.ok()) reads_[transfer->value] = {number, shape, std::move(memory)};
+    if (transfer.ok()) {
+      last_read_revision = memory->revision();
+      reads_[transfer->value] = {number, shape, std::move(memory)};
+    }
+    accepted_ += transfer.ok() ? 1 : 0;
     return transfer;
   }
   // Waits for it. The revision that was read; 0: a miss or a failure, `last` says which.
@@ -224,12 +230,14 @@ class StoreBed {
   }
   std::size_t under_way() const { return writes_.size() + reads_.size(); }
   std::uint64_t last_written() const { return revision_; }
+  std::uint64_t accepted() const { return accepted_; }  // transfers of this life
 
   MemoryDisk disk;
   StoreConfig config;
   PickedFaults faults;
   std::map<std::uint64_t, StoreEvent> ended;  // by transfer
   std::uint64_t last_revision = 0;            // of the last read that was ok
+  std::uint64_t last_read_revision = 0;       // that the last accepted read was to give
   std::function<void(const Written&, const StoreEvent&)> on_written;
   std::function<void(const Reading&, const StoreEvent&)> on_read;
 
@@ -263,7 +271,7 @@ class StoreBed {
   std::unique_ptr<Store> store_;
   std::map<std::uint64_t, Written> writes_;
   std::map<std::uint64_t, Reading> reads_;
-  std::uint64_t revision_ = 0;
+  std::uint64_t revision_ = 0, accepted_ = 0;
 };
 
 // One image a block, of one page; two images of three pages.
