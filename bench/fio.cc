@@ -28,7 +28,8 @@ Output output_of(const std::string& command) {
 std::string command_of(const FioJob& job) {
   return format_text(
       "fio --name=job --output-format=json --ioengine=io_uring --direct=1 --fixedbufs --registerfiles "
-      "--norandommap --scramble_buffers=0 --time_based --runtime=%u --rw=%s --bs=%llu --iodepth=%u "
+      "--norandommap --randrepeat=0 --scramble_buffers=0 --time_based --runtime=%u --rw=%s --bs=%llu "
+      "--iodepth=%u "
       "--size=%llu --iomem='%s' --filename='%s' 2>&1",
       job.seconds, job.write ? "randwrite" : "randread", static_cast<unsigned long long>(job.block.value),
       job.depth, static_cast<unsigned long long>(job.file_bytes.value), job.memory.c_str(), job.file.c_str());
