@@ -30,6 +30,11 @@ Error session_closed(SessionId session) {
   return reconnect(format_text("session %u is closed; open a new one", session.value));
 }
 
+void log_unknown(TransferId transfer) {
+  ORBITKV_ERROR("the tier ends transfer %llu, which is not under way",
+                static_cast<unsigned long long>(transfer.value));
+}
+
 }  // namespace
 
 struct Core::Impl {
@@ -208,10 +213,9 @@ Result<Leases::Target> Core::Impl::target_of(const QueryPart& part) {
   if (group == nullptr) {
     return reject(format_text("group %u is not registered by the instance", part.group.value));
   }
-  const auto ranks = static_cast<std::uint16_t>(instance->ranks.size());
   Leases::Target target;
   target.space = images.table().key_space(instance->name_space, part.group);
-  target.ranks = ranks;
+  target.ranks = static_cast<std::uint16_t>(instance->ranks.size());
   if (tier == nullptr) return target;
   target.tier = namespaces.space(instance->name_space, part.group);
   target.shards = group->shards;
@@ -283,18 +287,12 @@ void Core::bank_freed(SessionId session, TimePoint) {
 }
 
 void Core::loaded(TransferId transfer, bool ok, TimePoint now) {
-  if (!impl_->leases.loaded(transfer, ok, now)) {
-    ORBITKV_ERROR("the tier ends load %llu, which is not under way",
-                  static_cast<unsigned long long>(transfer.value));
-  }
+  if (!impl_->leases.loaded(transfer, ok, now)) log_unknown(transfer);
   impl_->wake(now);
 }
 
 void Core::stored(TransferId transfer, bool ok, TimePoint) {
-  if (!impl_->spill.stored(transfer, ok)) {
-    ORBITKV_ERROR("the tier ends store %llu, which is not under way",
-                  static_cast<unsigned long long>(transfer.value));
-  }
+  if (!impl_->spill.stored(transfer, ok)) log_unknown(transfer);
   impl_->spill.write_behind();
 }
 

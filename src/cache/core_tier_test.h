@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
@@ -199,6 +200,42 @@ class ScriptedTier : public Tier {
   std::uint64_t last_transfer_ = 0, last_mark_ = 1000, last_record_ = 0;
   std::uint32_t last_generation_ = 0;
   std::map<std::string, std::uint32_t> spaces_;  // by namespace digest
+};
+
+// Answers by chance.
+class RandomTier : public ScriptedTier {
+ public:
+  explicit RandomTier(std::mt19937_64& random) : random_(random) {}
+  Result<TransferId> load(const Key& key, TierRef record, std::span<const mem::Extent::Words> slots,
+                          std::span<LoadedSlot> slots_out) override {
+    most_loads = random_() % 12;
+    if (random_() % 12 == 0) return recompute("reclaimed");
+    return ScriptedTier::load(key, record, slots, slots_out);
+  }
+  Result<TransferId> store(const Key& key, std::span<const SlotWords> slots) override {
+    most_stores = random_() % 12;
+    return ScriptedTier::store(key, slots);
+  }
+  Answer sealed(const Key& key, const TierContext& context, ByteCount bytes) override {
+    at_seal = static_cast<Answer>(random_() % 3);
+    return ScriptedTier::sealed(key, context, bytes);
+  }
+  Answer leaving(const Key& key, ByteCount bytes) override {
+    at_leave = random_() % 3 == 0 ? Answer::kNo : Answer::kStore;
+    return ScriptedTier::leaving(key, bytes);
+  }
+  void suspect(const Key& key, const LoadedSlot& first_shard) override {
+    ScriptedTier::suspect(key, first_shard);
+    suspected_.insert(first_shard.revision);
+    const auto it = records.find({key.space.value, block_of(key.hash)});
+    if (it != records.end() && it->second.marks[0].revision == first_shard.revision) records.erase(it);
+  }
+  // A store of what is suspected ends without a record.
+  bool fenced(const Transfer& t) const { return suspected_.contains(t.marks[0].revision); }
+
+ private:
+  std::mt19937_64& random_;
+  std::set<AllocationId> suspected_;
 };
 
 // A tier and, before it goes, a world on it.

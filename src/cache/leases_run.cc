@@ -1,4 +1,4 @@
-// How leases, and the waits before them, end.
+// The run of a lease: what it pins and waits for, and how the waits and leases end.
 #include <algorithm>
 
 #include "base/check.h"
@@ -12,6 +12,49 @@ namespace {
 constexpr std::size_t kKeptRecords = 1024;  // of a recycled object
 
 }  // namespace
+
+// ---- the run ----
+
+// Pins the leading run of the part and has loaded what of it is stored only. Everything
+// that is there is pinned before the first slot is lent, because lending evicts.
+std::uint32_t Leases::take_run(std::uint32_t index, const Seen& seen) {
+  std::vector<RecordId>& records = leases_[index].records;
+  const auto had = static_cast<std::uint32_t>(records.size());
+  const std::uint32_t reach = seen.reach();
+  records.reserve(had + reach);
+  for (std::uint32_t i = 0; i < reach; ++i) records.push_back(seen.lookups[i].record);
+  images_.pin(std::span(records).subspan(had, seen.run));
+  for (std::uint32_t i = seen.run; i < reach; ++i) {
+    if (records[had + i] != kNoRecord) images_.pin({&records[had + i], 1});
+  }
+  for (std::uint32_t i = seen.run; i < reach; ++i) {
+    if (want_block(index, had + i, seen)) continue;
+    for (std::uint32_t k = i; k < reach; ++k) {
+      if (records[had + k] != kNoRecord) images_.unpin({&records[had + k], 1});
+    }
+    records.resize(had + i);
+    return i;
+  }
+  return reach;
+}
+
+// False: it cannot be loaded, so the run ends before it.
+bool Leases::want_block(std::uint32_t index, std::uint32_t position, const Seen& seen) {
+  Lease& lease = leases_[index];
+  RecordId& record = lease.records[position];
+  if (record == kNoRecord) {
+    const std::size_t i = position - seen.part.first;
+    const BlockKey key{seen.part.hashes[i], seen.target.space.name_space, seen.target.space.group};
+    record =
+        loads_.start({key, seen.stored[i], seen.target.shards, seen.target.slot_bytes}, LeaseIndex(index));
+    if (record == kNoRecord) return false;
+    images_.pin({&record, 1});
+  }
+  if (!images_.loading(record)) return true;
+  loads_.join(record, {LeaseIndex(index), position});
+  ++lease.pending;
+  return true;
+}
 
 // ---- loads ----
 
