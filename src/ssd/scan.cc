@@ -145,7 +145,7 @@ class Scanner {
     if (job.trailer) {
       const MappedBytes memory(job.trailer->footer.count * kPageBytes);
       const std::span<std::byte> pages(memory.data(), job.trailer->footer.count * kPageBytes);
-      const auto read = reads_.read_all(where.file, offset_of(job, job.trailer->footer.first), pages);
+      auto read = reads_.read_all(where.file, offset_of(job, job.trailer->footer.first), pages);
       if (!read.ok() && read.error().code() == Code::kBusy) return read;
       if (read.ok() && take_footer(found, *job.trailer, pages)) return ok_status();
     }
