@@ -86,10 +86,12 @@ void Store::Impl::step() {
   sweep.step();
   reclaim.step();
   writer.step();
-  if (writer.stuck() && !reclaim.may_yield()) {
-    const bool any =
-        std::any_of(state.paths.begin(), state.paths.end(), [](const Path& p) { return p.writable(); });
-    writer.queue().refuse_all(any ? Refusal::kNoSpace : Refusal::kWriteStopped);
+  const bool any =
+      std::any_of(state.paths.begin(), state.paths.end(), [](const Path& p) { return p.writable(); });
+  if (!any) {
+    writer.queue().refuse_all(Refusal::kWriteStopped);
+  } else if (writer.stuck() && !reclaim.may_yield()) {
+    writer.queue().refuse_all(Refusal::kNoSpace);
   }
   flushes.step();
   if (state.closing) close_step();

@@ -32,10 +32,7 @@ class Everything {
 
   void run(int steps) {
     for (int i = 0; i < steps; ++i) step();
-    faults_ = false;
-    bed_.settle();
-    finish_life();
-    bed_.close();
+    close();
   }
 
   std::uint64_t reads = 0, lives = 0, dropped_writes = 0, failed = 0, reinserted = 0, reclaimed = 0;
@@ -88,6 +85,15 @@ class Everything {
       EXPECT_GT(revision, dropped_[key.first]) << "dropped";
       newest_[key] = revision;
     }
+  }
+
+  void close() {
+    faults_ = false;
+    bed_.store().begin_close();
+    for (int i = 0; i < 200'000 && !bed_.store().closed(); ++i) bed_.turn();
+    EXPECT_TRUE(bed_.store().closed());
+    finish_life();
+    bed_.end();
   }
 
   void finish_life() {
@@ -164,12 +170,7 @@ class Everything {
 
   void restart() {
     if (random_() % 2 == 0) {
-      faults_ = false;
-      bed_.store().begin_close();
-      for (int i = 0; i < 100'000 && !bed_.store().closed(); ++i) bed_.turn();
-      EXPECT_TRUE(bed_.store().closed());
-      finish_life();
-      bed_.end();
+      close();
     } else if (random_() % 2 == 0) {
       bed_.kill();
     } else {
