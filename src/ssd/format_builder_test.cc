@@ -273,6 +273,51 @@ TEST(EntryListTest, dangling_space_invalidates_its_batch) {
   EXPECT_FALSE(ListOf().record(one_page(2, LocalSpace(3))).space(LocalSpace(3), shape).read().ok());
 }
 
+TEST(EntryListTest, list_header_is_that_of_its_entries) {
+  const SpaceShape shape = shape_of({{0, 0, 0, 512}});
+  ListOf list;
+  list.space(LocalSpace(0), shape).record(one_page(2, LocalSpace(0)));
+  EXPECT_TRUE(list.read().ok());
+  for (const RecordSequence wrong : {RecordSequence(), sequence(0), sequence(2)}) {
+    list.least = wrong;
+    EXPECT_FALSE(list.read().ok()) << wrong.value;
+  }
+  list.least = sequence(1);
+  for (const std::uint32_t pages : {0u, 2u}) {
+    list.image_pages = pages;
+    EXPECT_FALSE(list.read().ok()) << pages;
+  }
+  list.image_pages = 1;
+  for (const std::uint32_t count : {0u, 1u, 3u}) {
+    list.count = count;
+    EXPECT_FALSE(list.read().ok()) << count;
+  }
+}
+
+// Two writings of one footer, each page of them whole: the checksum of all entries tells.
+TEST(EntryListTest, pages_of_two_writings_do_not_mix) {
+  Buffer seals[2];
+  for (std::uint64_t version = 0; version < 2; ++version) {
+    SegmentBuilder builder(kSegment);
+    for (std::uint64_t i = 0; i < 60; ++i)
+      builder.add_tombstone(
+          {digest(0x10), GroupId(2), numbered(i < 50 ? i : 1000 * version + i), sequence(i)});
+    builder.committed(builder.close_batch());
+    seals[version].resize(builder.seal_pages() * kPageBytes);
+    builder.encode_seal(seals[version]);
+  }
+  ASSERT_EQ(seals[0].size(), 3 * kPageBytes);
+  const auto read = [](const Buffer& seal) {
+    const auto trailer = decode_trailer(std::span(seal).last(kPageBytes), kSegment);
+    EntryList list;
+    return decode_footer(std::span(seal).first(2 * kPageBytes), *trailer, kSegment, list).ok();
+  };
+  EXPECT_TRUE(read(seals[0]) && read(seals[1]));
+  std::swap_ranges(seals[0].begin() + kPageBytes, seals[0].begin() + 2 * kPageBytes,
+                   seals[1].begin() + kPageBytes);
+  EXPECT_FALSE(read(seals[0]) || read(seals[1]));
+}
+
 TEST(EntryListTest, what_cannot_be_is_refused) {
   const SpaceShape shape = shape_of({{0, 0, 0, 512}});
   const LocalSpace zero(0);
