@@ -133,15 +133,15 @@ void MemoryIo::submit_step(Running running) {
   running.step = running.transfer.next(options().faults, now_);
   Duration time = running.step.delay;
   if (latency_) time.ns += latency_(running.transfer.accepted().request).ns;
-  running_.emplace(Due{(now_ + time).ns, ++submissions_}, std::move(running));
+  running_.emplace(Due{(now_ + time).ns, ++submissions_}, running);
 }
 
 bool MemoryIo::end_first() {
   now_.ns = std::max(now_.ns, running_.begin()->first.first);
-  Running running = std::move(running_.begin()->second);
+  Running running = running_.begin()->second;
   running_.erase(running_.begin());
   if (!running.transfer.ended(running.step.skip ? 0 : perform(running))) {
-    submit_step(std::move(running));
+    submit_step(running);
     return false;
   }
   const Finished finished = running.transfer.finished(now_);
