@@ -291,6 +291,10 @@ def main():
         raise SystemExit(f"unknown layout {unknown[0]}; known: {', '.join(LAYOUTS)}")
     arguments.layout = names
     if arguments.child:
+        if arguments.device.startswith("cuda"):
+            import torch
+
+            torch.cuda.set_device(arguments.device)  # whose default stream is meant
         {"publish": publish, "restore": restore, "replay": replay}[arguments.child](arguments)
         return 0
     return run(arguments, names)

@@ -244,8 +244,13 @@ def test_without_streams_the_step_begins_when_its_pages_are_there(manager):
 
 def asynchronous(engine):
     """Whether a request that comes now would be loaded beside the steps."""
-    tokens, asynchronous = engine.scheduler.matched_tokens(Request("asks", prompt(4)), 0)
+    request = Request("asks", prompt(4))
+    tokens, asynchronous = engine.scheduler.matched_tokens(request, 0)
+    if tokens is None:
+        engine.clock.now += 0.003
+        tokens, asynchronous = engine.scheduler.matched_tokens(request, 0)
     assert tokens == 4 * BLOCK
+    engine.scheduler.finished("asks")
     return asynchronous
 
 
@@ -288,16 +293,26 @@ def test_auto_minds_who_generated_before_it_was_preempted(manager):
     assert asynchronous(engine)
 
 
-def test_a_burst_in_auto_is_one_restore(manager):
+def test_auto_waits_a_moment_for_a_burst_and_then_runs_ahead(manager):
     engine = engine_of(manager, load="auto")
-    first = Request("first", prompt(4))
-    admit_and_step(engine, first)
+    request = Request("r", prompt(4))
+    for _ in range(3):
+        assert engine.scheduler.matched_tokens(request, 0) == (None, False)
+    engine.clock.now += 0.0025
+    assert engine.scheduler.matched_tokens(request, 0) == (4 * BLOCK, False)
+    assert manager.calls.count("query_prefetch") == 1
+
+
+def test_a_burst_in_auto_is_loaded_beside_the_steps(manager):
+    """Nobody of it is awaited in a step, not even who came first."""
+    engine = engine_of(manager, load="auto")
     burst = [Request(f"b{i}", prompt(4)) for i in range(5)]
-    for request in burst:
-        engine.admit(request)
-    done = engine.step([(r, 4 * BLOCK, 5) for r in burst])
-    assert len(done.tasks.layered.loads) == 5 and not done.tasks.loads
-    assert manager.calls.count("start_restore") == 2
+    assert engine.scheduler.matched_tokens(burst[0], 0) == (None, False)
+    for request in burst[1:]:
+        assert engine.admit(request) == 4 * BLOCK
+    assert engine.admit(burst[0]) == 4 * BLOCK
+    done = engine.step()
+    assert len(done.tasks.loads) == 5 and done.tasks.layered is None
     assert all(engine.loaded_pages_are_right(r, 4 * BLOCK) for r in burst)
 
 
@@ -312,10 +327,9 @@ def test_the_bounds_are_those_of_the_native_side():
     assert [loading.parts(n) for n in (1, largest, largest + 1)] == [1, 1, 2]
 
 
-@pytest.mark.parametrize("load", ["layers", "auto"])
-def test_what_one_step_cannot_take_is_asked_again_for_the_next(manager, load, monkeypatch):
+def test_what_one_step_cannot_take_is_asked_again_for_the_next(manager, monkeypatch):
     monkeypatch.setattr(loading, "PARTS_A_STEP", 3)
-    engine = engine_of(manager, load=load, num_blocks=64)
+    engine = engine_of(manager, num_blocks=64)
     requests = [Request(f"r{i}", prompt(4)) for i in range(5)]
     for request in requests[:3]:
         engine.admit(request)

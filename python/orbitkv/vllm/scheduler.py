@@ -22,6 +22,7 @@ logger = logging.getLogger("vllm.orbitkv")
 
 _LOOKUP_FRESH_S = 0.25  # a repeated lookup asks the Manager again after this
 _LOADING_FRESH_S = 0.001  # one whose blocks are on their way from SSD: an idle engine asks in a loop
+_ALONE_S = 0.002  # AUTO: a request runs ahead if no other one with a hit comes within this time
 _PIN_WAIT_S = 1.0  # the scheduler waits this long for pins before it preempts
 _PIN_SHARE = 0.5  # of the engine's blocks; more is not published
 
@@ -35,6 +36,7 @@ class Lookup:
     blocks: int
     lease: bytes
     asked: float
+    since: float  # when it was first answered so
     loading: bool = False  # no lease yet
     layered: bool = False  # offered for the step itself
 
@@ -125,6 +127,10 @@ class SchedulerSide:
             return None, False
         parts = loading.parts(lookup.blocks)
         lookup.layered = parts <= loading.PARTS_A_STEP and self._runs_ahead()
+        if lookup.layered and self._load == loading.AUTO:
+            lookup.layered = not self._in_a_burst(state)
+            if lookup.layered and self._clock() - lookup.since < _ALONE_S:
+                return None, False
         if lookup.layered and self._parts + parts > loading.PARTS_A_STEP:
             return None, False
         # The step of a layer-ready load has to compute that token itself.
@@ -143,6 +149,14 @@ class SchedulerSide:
             states = (self._requests.get(req_id) for req_id in self._served)
             self._generating = any(state is not None and _generates(state.request) for state in states)
         return not self._generating
+
+    def _in_a_burst(self, state: RequestState) -> bool:
+        """What the engine does for each request of a burst goes on beside copies only if they
+        are not awaited in a step."""
+        return bool(self._layered) or any(
+            other is not state and other.lookup is not None and other.lookup.blocks
+            for other in self._requests.values()
+        )
 
     def _may_read(self, request: Any) -> bool:
         if self._check_hashes is not None:
@@ -191,7 +205,9 @@ class SchedulerSide:
         self._availability.worked()
         on_its_way = isinstance(answer, QueryLoading)
         lease = b"" if on_its_way else answer.lease
-        state.lookup = Lookup(first, total, answer.hit_blocks, lease, now, on_its_way)
+        again = state.lookup is not None and not state.lookup.loading
+        since = state.lookup.since if again else now
+        state.lookup = Lookup(first, total, answer.hit_blocks, lease, now, since, on_its_way)
         return state.lookup
 
     def _release(self, state: RequestState) -> None:
@@ -220,7 +236,7 @@ class SchedulerSide:
         lookup, state.lookup = state.lookup, None
         if lookup is None:  # cannot be, but an assertion would end the engine
             logger.error("OrbitKV: %s is to load without a lookup; it is computed", request.request_id)
-            lookup = Lookup(0, 0, external_tokens // self._block_tokens, bytes(16), 0.0)
+            lookup = Lookup(0, 0, external_tokens // self._block_tokens, bytes(16), 0.0, 0.0)
         count = external_tokens // self._block_tokens
         targets: list[int | None] = list(block_ids[lookup.first : lookup.first + count])
         targets += [None] * (lookup.blocks - len(targets))
