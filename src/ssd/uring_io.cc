@@ -72,6 +72,7 @@ class UringIo final : public IoFront {
   std::deque<Finished> undevised_;
 };
 
+constexpr unsigned kBatch = 4;  // entries a system call
 // The slot of results that needed no device; they stand in `undevised_`.
 constexpr std::uint32_t kNoSlot = kMostSlots - 1;
 
@@ -122,6 +123,8 @@ void UringIo::start_what_may() {
     tuner_.started(turns_.front().bytes);
     turns_.pop();
     if (!go_on(slot, now)) refused(finish(slot, now));
+    // The block layer holds a batch back until its end: the device would wait for the last.
+    if (::io_uring_sq_ready(&ring_->raw()) >= kBatch) ring_->enter();
   }
 }
 
