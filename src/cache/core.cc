@@ -315,10 +315,8 @@ EvictReport Core::evict(ByteCount bytes, TimePoint) {
   const ImageStats before = impl_->images.stats();
   impl_->images.evict(bytes);
   const ImageStats after = impl_->images.stats();
-  return {.blocks = after.evicted - before.evicted,
-          .bytes = after.evicted_bytes - before.evicted_bytes,
-          .referenced = after.pinned_images,
-          .being_written = after.held};
+  const std::uint64_t blocks = after.evicted - before.evicted;
+  return {blocks, after.evicted_bytes - before.evicted_bytes, after.pinned_images, after.held};
 }
 
 std::uint64_t Core::drop_namespace(const model::NamespaceDigest& digest, TimePoint) {
@@ -394,8 +392,8 @@ void Core::Impl::add_tier_stats(CoreStats& s) const {
 std::vector<InstanceStats> Core::instances() const {
   std::vector<InstanceStats> out;
   for (const auto& [id, instance] : impl_->instances.all()) {
-    out.push_back(
-        {id, instance.present, static_cast<std::uint16_t>(instance.ranks.size()), impl_->leases.count(id)});
+    const auto world = static_cast<std::uint16_t>(instance.ranks.size());
+    out.push_back({id, instance.present, world, impl_->leases.count(id)});
   }
   return out;
 }

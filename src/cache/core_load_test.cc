@@ -414,11 +414,10 @@ TEST(CoreLoad, lend_does_not_evict_own_run) {
   TierWorld t(options);
   Engine e(*t);
   t->store(e.worker, e.registration, hashes(0, 10));
-  // 1, 3, 5, 7, 9 are resident and least recent, the rest is stored.
-  t->core->evict(ByteCount(1), t->now);
+  // The run's own resident blocks are the least recent ones.
   std::vector<BlockHash> list;
   for (std::uint64_t n = 0; n < 4; ++n) {
-    list.push_back(hash_of(n));
+    list.push_back(hash_of(9 - n));
     list.push_back(hash_of(100 + n));
     t.tier.put(100 + n);
   }
