@@ -89,24 +89,38 @@ LeaseId Leases::make_id() {
 
 // ---- query ----
 
+// A bit for each of at most 64 lookups whose image is sealed; of the others only those that
+// load keep their record.
+std::uint64_t Leases::resident_word(std::span<Lookup> lookups) const {
+  std::uint64_t word = 0;
+  for (std::size_t i = 0; i < lookups.size(); ++i) {
+    RecordId& record = lookups[i].record;
+    if (record == kNoRecord) continue;
+    if (images_.sealed(record)) {
+      word |= std::uint64_t{1} << i;
+    } else if (!images_.loading(record)) {
+      record = kNoRecord;
+    }
+  }
+  return word;
+}
+
 void Leases::look_up(Seen& seen, QueryAnswer& answer) {
   const std::size_t n = seen.part.hashes.size();
   if (lookups_.size() < n) lookups_.resize(n);
   images_.table().find_batch(seen.target.space, seen.part.hashes, lookups_);
-  answer.resident.assign((n + 63) / 64, 0);
-  std::size_t run = n;
-  for (std::size_t i = 0; i < n; ++i) {
-    Lookup& l = lookups_[i];
-    if (l.record != kNoRecord && images_.sealed(l.record)) {
-      answer.resident[i / 64] |= std::uint64_t{1} << (i % 64);
-    } else {
-      if (l.record != kNoRecord && !images_.loading(l.record)) l.record = kNoRecord;
-      run = std::min(run, i);
-      seen.complete = false;
-    }
+  answer.resident.resize((n + 63) / 64);
+  std::size_t run = 0, resident = 0;
+  for (std::size_t first = 0; first < n; first += 64) {
+    const std::uint64_t word =
+        resident_word(std::span(lookups_).subspan(first, std::min<std::size_t>(64, n - first)));
+    answer.resident[first / 64] = word;
+    if (run == first) run += static_cast<std::size_t>(std::countr_one(word));
+    resident += static_cast<std::size_t>(std::popcount(word));
   }
   seen.lookups = std::span(lookups_).first(n);
   seen.run = static_cast<std::uint32_t>(run);
+  seen.complete = resident == n;
 }
 
 // The tier is asked for what is not resident only, all of the part at once.

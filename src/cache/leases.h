@@ -162,6 +162,7 @@ class Leases {
     std::uint32_t reach() const;
   };
 
+  std::uint64_t resident_word(std::span<Lookup> lookups) const;
   void look_up(Seen& seen, QueryAnswer& answer);
   void ask_tier(Seen& seen, QueryAnswer& answer);
   void tell_tier(const Seen& seen, const QueryAnswer& answer, std::uint32_t hits) const;
