@@ -81,7 +81,7 @@ class IncludeGraph(unittest.TestCase):
 
     def test_new_library_needs_a_row(self):
         self.assert_allowed("src/base/x.cc", "#include <sys/mman.h>")
-        self.plant("src/ssd/x.cc", "")
+        self.plant("src/peer/x.cc", "")
         self.assertIn("no library owns this directory", include_graph.check(self.root)[0])
 
 
