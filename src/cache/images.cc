@@ -159,8 +159,8 @@ ImageSlot Images::put_words(RecordId record, const Placed& placed, mem::Extent e
 }
 
 std::optional<ImageSlot> Images::lend(const SlotWant& want) {
-  std::uint32_t further = 0;
-  if (want.shard.value != 0 && (further = further_.take()) == 0) return std::nullopt;
+  const std::uint32_t further = want.shard.value == 0 ? 0 : further_.take();
+  if (want.shard.value != 0 && further == 0) return std::nullopt;
   auto extent = allocate(want.bytes);
   RecordId record = kNoRecord;
   if (extent) {
