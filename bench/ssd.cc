@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "bench/fio.h"
+#include "bench/ssd_manager.h"
 #include "bench/ssd_rig.h"
 #include "ssd/io.h"
 
@@ -197,7 +198,8 @@ std::vector<SsdCase> cases() {
 int run_ssd_bench(const Options& options) {
   std::vector<SsdCase> wanted = cases();
   std::erase_if(wanted, [&](const SsdCase& what) { return !options.wants(what.name()); });
-  if (wanted.empty()) return 0;
+  const bool manager = wants_manager_reads(options);
+  if (wanted.empty() && !manager) return 0;
   const char* temporary = std::getenv("TMPDIR");
   std::string directory = options.path;
   if (directory.empty()) directory = temporary != nullptr ? temporary : ".";
@@ -211,6 +213,7 @@ int run_ssd_bench(const Options& options) {
   SsdBench bench(options, *file, fio);
   int status = 0;
   for (const SsdCase& what : wanted) status |= bench.run(what);
+  if (manager) status |= run_manager_reads(options, {directory, *file, fio});
   return status;
 }
 

@@ -1,6 +1,7 @@
 // `orbitkv bench ssd`: random reads and writes of the store's I/O on a fully written
 // file, beside fio on the same file from the same kind of pages, by turns. The file has
-// no name, so that nothing is left whatever ends the bench. Uses no Manager.
+// no name, so that nothing is left whatever ends the bench. Then whole loads through a
+// Manager (bench/ssd_manager.h).
 #pragma once
 
 #include "bench/harness.h"
