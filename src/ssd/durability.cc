@@ -96,7 +96,8 @@ bool Durability::idle() const {
 TimePoint Durability::due() const {
   TimePoint due{std::numeric_limits<std::int64_t>::max()};
   for (const Lane& lane : lanes_) {
-    if (!lane.waiting.empty() && !lane.in_flight) return state_.now;
+    if (lane.in_flight) continue;  // its end brings the next one
+    if (!lane.waiting.empty()) return state_.now;
     if (lane.dirty) due = std::min(due, lane.since + state_.config.flush);
   }
   return due;

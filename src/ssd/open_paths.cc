@@ -114,6 +114,12 @@ class Opening {
       out_.epoch = std::max(out_.epoch, superblock.epoch);
       merge(superblock.drops);
     }
+    if (out_.drops.size() > limits::kSpaceDrops) {
+      return reject("the paths of the SSD store were used apart and have dropped " +
+                    std::to_string(out_.drops.size()) + " namespaces, " +
+                    std::to_string(limits::kSpaceDrops) +
+                    " can be kept: start without one of them, or remove its file");
+    }
     if (out_.epoch.value >= kMaxEpoch)
       return reject("the SSD store has been opened too often; remove its files");
     out_.epoch = StoreEpoch(out_.epoch.value + 1);

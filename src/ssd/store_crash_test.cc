@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "base/limits.h"
 #include "ssd/store_rig.h"
 
 namespace orbitkv::ssd::suite {
@@ -93,6 +94,7 @@ class Caller {
     shapes_[0] = small_shape(0x41);
     shapes_[1] = shape_of({{0, 0, 0, 1024}, {1, 0, 0, 3072}}, 2);
     shapes_[1].digest = digest(0x42);
+    bed.config.max_records = 200;
     bed.start();
     enter();
     bed.on_written = [this](const StoreBed::Written& write, const StoreEvent& event) {
@@ -187,6 +189,7 @@ TEST(StoreCrashTest, crash_replay_reordered_truncated) {
     run.bed.start();
     run.enter();
     run.check("seed " + std::to_string(seed));
+    EXPECT_EQ(run.bed.corrupt, 0u) << "seed " << seed;
     if (testing::Test::HasFailure()) break;
   }
   EXPECT_GT(durable, 2000u);
@@ -199,7 +202,6 @@ TEST(StoreCrashTest, crash_during_recovery_twice) {
     run.bed.crash(rules_of(seed));
     std::mt19937_64 random(seed);
     for (int i = 0; i < 2; ++i) {
-      const MemoryDisk before = run.bed.disk;
       run.bed.start();
       const std::size_t events = run.bed.disk.events();
       MemoryDisk cut = run.bed.disk.after_crash(rules_of(seed + 1), random() % (events + 1));
@@ -209,8 +211,40 @@ TEST(StoreCrashTest, crash_during_recovery_twice) {
     run.bed.start();
     run.enter();
     run.check("seed " + std::to_string(seed));
+    EXPECT_EQ(run.bed.corrupt, 0u) << "seed " << seed;
     if (testing::Test::HasFailure()) break;
   }
+}
+
+// Segments that are used again while power is lost: what the older life said of them is not
+// believed.
+TEST(StoreCrashTest, crash_while_segments_are_used_again) {
+  std::uint64_t found = 0;
+  for (std::uint64_t seed = 1; seed <= 200 && !testing::Test::HasFailure(); ++seed) {
+    StoreBed::Options options;
+    options.seed = seed;
+    options.segments = limits::kPathSegmentsLeast;
+    options.flush = milliseconds(static_cast<std::int64_t>(1 + seed % 20));
+    StoreBed bed(options);
+    bed.config.max_records = 2000;
+    bed.start();
+    const SpaceShape shape = small_shape();
+    const SpaceIndex space = bed.space(shape);
+    std::uint64_t n = 1;
+    for (; n <= 600; n += 50) bed.write_blocks(space, shape, n, 50);
+    std::mt19937_64 random(seed);
+    const std::uint64_t writes = random() % 120;
+    for (std::uint64_t i = 0; i < writes; ++i, ++n) {
+      ASSERT_TRUE(bed.write(space, shape, n).ok());
+      for (std::uint64_t turns = random() % 8; turns > 0; --turns) bed.turn();
+    }
+    bed.crash(rules_of(seed));
+    bed.start();
+    found += bed.readable(bed.space(shape), shape, 1, n);
+    EXPECT_EQ(bed.corrupt, 0u) << seed;
+    EXPECT_GT(bed.store().stats().records, 150u) << seed;
+  }
+  EXPECT_GT(found, 30'000u);
 }
 
 }  // namespace

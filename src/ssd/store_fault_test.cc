@@ -108,6 +108,7 @@ TEST(StoreFaultTest, hole_after_eio_keeps_later_durable) {
     const SpaceIndex again = bed.space(shape);
     for (std::uint64_t n = 1; n <= 60; ++n)
       EXPECT_EQ(bed.read_now(again, shape, n) != 0, ok.count(n) == 1) << n;
+    EXPECT_EQ(bed.corrupt, 0u);
   }
 }
 

@@ -94,6 +94,7 @@ class Everything {
     EXPECT_TRUE(bed_.store().closed());
     finish_life();
     bed_.end();
+    EXPECT_EQ(bed_.corrupt, 0u);
   }
 
   void finish_life() {

@@ -239,7 +239,7 @@ class StoreBed {
   std::uint64_t last_revision = 0;            // of the last read that was ok
   std::uint64_t last_read_revision = 0;       // that the last accepted read was to give
   std::function<void(const Written&, const StoreEvent&)> on_written;
-  std::function<void(const Reading&, const StoreEvent&)> on_read;
+  std::uint64_t corrupt = 0;  // reads of records that could not be verified
 
  private:
   void take(const StoreEvent& event) {
@@ -252,7 +252,7 @@ class StoreBed {
             << "wrong bytes";
         last_revision = read->second.memory->revision();
       }
-      if (on_read) on_read(read->second, event);
+      corrupt += event.loss == Loss::kCorrupt ? 1 : 0;
       reads_.erase(read);
     }
     if (event.kind == StoreEvent::Kind::kWritten) {

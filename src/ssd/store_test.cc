@@ -68,6 +68,21 @@ TEST(StoreTest, kill_restart) {
   EXPECT_EQ(bed.store().stats().recovered, 160u);
 }
 
+// What a kill left unsealed is sealed at the next start, so that the one after it reads footers.
+TEST(StoreTest, unsealed_segments_are_sealed_at_open) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  bed.write_blocks(bed.space(shape), shape, 1, 30);
+  bed.kill();
+  bed.start();
+  const ByteCount unsealed = bed.io().stats().read;
+  bed.crash({.seed = 1, .lost_percent = 100});
+  bed.start();
+  EXPECT_LT(2 * bed.io().stats().read.value, unsealed.value);
+  EXPECT_EQ(bed.store().stats().recovered, 30u);
+}
+
 TEST(StoreTest, close_flushes) {
   StoreBed bed;
   bed.start();

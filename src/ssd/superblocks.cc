@@ -71,6 +71,9 @@ void Superblocks::write_copy(PathIndex path, std::uint32_t nth) {
 
 void Superblocks::copy_ended(PathIndex path, std::uint32_t nth, int error) {
   if (error != 0) {
+    // It may be torn now: next time it is written while the other one is whole.
+    Path& target = state_.paths[path.value];
+    target.write_first = (target.write_first + nth) % kSuperblockCopies;
     state_.write_failed(path, error);
     return ended(path, false);
   }
@@ -103,10 +106,15 @@ void Superblocks::ended(PathIndex path, bool ok) {
   if (lane.again) write(path);
 }
 
+bool Superblocks::may_try(PathIndex index) const {
+  const Path& path = state_.paths[index.value];
+  return !path.writable() && !path.until_restart && !lanes_[index.value].busy && !state_.closing;
+}
+
 TimePoint Superblocks::due() const {
   TimePoint due{std::numeric_limits<std::int64_t>::max()};
-  for (const Path& path : state_.paths) {
-    if (!path.writable() && !path.until_restart && !state_.closing) due = std::min(due, path.probe_at);
+  for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
+    if (may_try(PathIndex(i))) due = std::min(due, state_.paths[i].probe_at);
   }
   return due;
 }
@@ -114,8 +122,7 @@ TimePoint Superblocks::due() const {
 void Superblocks::step() {
   for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
     Path& path = state_.paths[i];
-    if (path.writable() || path.until_restart || lanes_[i].busy || state_.closing) continue;
-    if (state_.now < path.probe_at) continue;
+    if (!may_try(PathIndex(i)) || state_.now < path.probe_at) continue;
     path.probe_at = state_.now + kProbeAgain;
     write(PathIndex(i));
   }

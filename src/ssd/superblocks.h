@@ -45,6 +45,7 @@ class Superblocks {
   };
 
   void forget_old();
+  bool may_try(PathIndex path) const;  // it has stopped, and nothing of it is on its way
   void write(PathIndex path);
   void write_copy(PathIndex path, std::uint32_t nth);
   void copy_ended(PathIndex path, std::uint32_t nth, int error);
