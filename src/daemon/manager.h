@@ -42,6 +42,8 @@ class Manager final : private rt::Poller, private cache::Ports {
   // Serves until a stop was asked for and drained. 0: everything ended; 1: it gave up
   // waiting for claimed copies and said which.
   int run();
+  // After run(): the SSD holds memory of ours still. Whoever lets the Manager go waits for it.
+  bool device_busy() const { return ssd_ && ssd_->active(); }
   // From a signal: the first drains, the second says what is pending and ends.
   void on_stop_signal();
   std::string status_json() const;
@@ -114,7 +116,7 @@ class Manager final : private rt::Poller, private cache::Ports {
   ServeOptions options_;
   std::unique_ptr<rt::EventLoop> loop_;
   std::unique_ptr<mem::Pool> pool_;
-  std::unique_ptr<SsdTier> ssd_;      // maps the pool's slabs; nullptr: none
+  std::unique_ptr<SsdTier> ssd_;       // maps the pool's slabs; nullptr: none
   std::unique_ptr<cache::Core> core_;  // uses both
   std::unique_ptr<Control> control_;
   std::unique_ptr<CommandServer> commands_;

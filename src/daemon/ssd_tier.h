@@ -78,10 +78,10 @@ class SsdTier final : public cache::Tier {
   ssd::AdmissionKey admission_key(const Key& key) const;
   static Answer answer(ssd::Verdict verdict);
 
+  std::optional<mem::PoolMapping> mapping_;  // goes last: store_ and io_ wait for the device
   std::unique_ptr<ssd::Io> io_;
   std::unique_ptr<ssd::Store> store_;
   ssd::Admission admission_;
-  std::optional<mem::PoolMapping> mapping_;
   std::unordered_map<ssd::TransferId, ByteCount> writes_;  // under way: what they charged
   std::vector<ssd::StoreEvent> events_, flushed_;
   std::vector<ssd::StoredRef> found_;  // of the find() at hand

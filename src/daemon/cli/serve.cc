@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -49,12 +50,25 @@ Result<ssd::WritePolicy> parse_policy(const std::string& text) {
   return reject("--ssd-write-policy is auto, reuse or all, not '" + text + "'");
 }
 
+// What was given that only means something with --ssd-path; nullptr: nothing.
+const char* first_ssd_option(const ServeFlags& flags) {
+  const ServeFlags unset;
+  if (flags.ssd_size != unset.ssd_size) return "--ssd-size";
+  if (flags.ssd_segment_size != unset.ssd_segment_size) return "--ssd-segment-size";
+  if (flags.ssd_io != unset.ssd_io) return "--ssd-io";
+  if (flags.ssd_write_policy != unset.ssd_write_policy) return "--ssd-write-policy";
+  if (flags.ssd_daily_write_budget != unset.ssd_daily_write_budget) return "--ssd-daily-write-budget";
+  if (flags.ssd_scrub_rate != unset.ssd_scrub_rate) return "--ssd-scrub-rate";
+  if (flags.load_wait_ms != unset.load_wait_ms) return "--load-wait";
+  return nullptr;
+}
+
 // nullopt: no SSD.
 Result<std::optional<SsdTier::Options>> ssd_options(const ServeFlags& flags, ByteCount pool) {
   SsdTier::Options options;
   if (flags.ssd_paths.empty()) {
-    const bool other = !flags.ssd_size.empty() || !flags.ssd_daily_write_budget.empty() || !flags.ssd_scrub_rate.empty();
-    if (other) return reject("--ssd-size, --ssd-daily-write-budget and --ssd-scrub-rate need --ssd-path");
+    if (const char* option = first_ssd_option(flags))
+      return reject(std::string(option) + " needs --ssd-path: without it there is no SSD store");
     return std::optional<SsdTier::Options>();
   }
   ByteCount each;
@@ -83,7 +97,8 @@ Status check_durations(const ServeFlags& flags) {
   if (flags.publish_wait_ms > flags.incomplete_ttl_s * 1000ull)
     return reject("--publish-wait is longer than --incomplete-ttl: a wait would outlive what it waits for");
   if (flags.incomplete_ttl_s == 0) return reject("--incomplete-ttl is at least 1 second");
-  if (flags.load_wait_ms > 60'000) return reject("--load-wait is at most 60000 milliseconds: a request would hang");
+  if (flags.load_wait_ms > 60'000)
+    return reject("--load-wait is at most 60000 milliseconds: a request would hang");
   if (flags.spin_us > 1'000'000) return reject("--spin is at most 1000000 microseconds");
   return ok_status();
 }
@@ -161,6 +176,8 @@ int serve(const ServeFlags& flags) {
                format_size(options->pool.bytes).c_str(), flags.huge_pages.c_str());
   const int code = (*manager)->run();
   ORBITKV_INFO("stopped");
+  // A device that does not answer would hold up the end, and may write until the process is gone.
+  if ((*manager)->device_busy()) ::_exit(code);
   return code;
 }
 
