@@ -226,7 +226,9 @@ typedef struct orbitkv_hit {
   int32_t loading;      // 1: they come from SSD and are not in memory yet; no lease so far
   orbitkv_lease lease;  // restore it or release it
 } orbitkv_hit;
+// clang-format off
 #define ORBITKV_HIT_INIT {sizeof(orbitkv_hit), 0, 0, {{0}}}
+// clang-format on
 // Leases the leading run. The same request id and hashes are answered with the same lease
 // again. While `loading`, ask again every few milliseconds, or cancel: it ends in a lease,
 // perhaps of fewer blocks, or in a miss.

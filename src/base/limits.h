@@ -57,7 +57,7 @@ inline constexpr std::uint32_t kBlocks = 1u << 30;  // entries of the block tabl
 inline constexpr std::uint32_t kNamespaces = 1024;
 inline constexpr std::uint32_t kRegistrationsPerSession = 16;
 inline constexpr std::uint32_t kInflightImages = 64 * 1024;  // unsealed block images, Manager
-inline constexpr std::uint32_t kLoads = 4096;                // block images on their way from the SSD, Manager
+inline constexpr std::uint32_t kLoads = 4096;  // block images on their way from the SSD, Manager
 
 // Memory.
 inline constexpr std::uint32_t kSlabs = 4096;
@@ -77,11 +77,11 @@ inline constexpr std::uint32_t kPathSegments = 1u << 20;  // 64 TiB of the usual
 
 // SSD store: work under way.
 inline constexpr std::uint32_t kPathSegmentsLeast = 8;
-inline constexpr std::uint32_t kReservedSegments = 2;    // of a path, for tombstones and copies forward
-inline constexpr std::uint32_t kStoreReads = 4096;       // records being read
+inline constexpr std::uint32_t kReservedSegments = 2;     // of a path, for tombstones and copies forward
+inline constexpr std::uint32_t kStoreReads = 4096;        // records being read
 inline constexpr std::uint32_t kStoreWrites = 64 * 1024;  // accepted, not yet written
-inline constexpr std::uint32_t kStoreFlushes = 64;       // under way
-inline constexpr std::uint32_t kTombstones = 64 * 1024;  // ends of records that must still be kept
-inline constexpr std::uint32_t kSuspects = 64;           // records that wait to be verified again
+inline constexpr std::uint32_t kStoreFlushes = 64;        // under way
+inline constexpr std::uint32_t kTombstones = 64 * 1024;   // ends of records that must still be kept
+inline constexpr std::uint32_t kSuspects = 64;            // records that wait to be verified again
 
 }  // namespace orbitkv::limits

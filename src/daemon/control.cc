@@ -4,11 +4,16 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/limits.h"
 #include "base/text.h"
 
 namespace orbitkv::daemon {
 namespace {
 using nlohmann::json;
+
+// Namespaces of one answer: with the longest names, every byte of them escaped, it fits a frame.
+constexpr std::size_t kListed = 32;
+static_assert(kListed * (6 * limits::kNamespaceBytes + 256) < limits::kSocketFrameBytes - 256);
 
 std::string text_of(const json& object) {
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -27,13 +32,14 @@ void Control::ask(const std::string& question, TimePoint now, Answer answer) {
     const auto it = in.find(key);
     return it != in.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : fallback;
   };
+  const auto text_or = [&](const char* key) {
+    const auto it = in.find(key);
+    return it != in.end() && it->is_string() ? it->get<std::string>() : std::string();
+  };
   if (command == "evict") return answer(evict(ByteCount(unsigned_or("bytes", ~std::uint64_t{0})), now));
-  if (command == "ssd_list") return answer(list());
+  if (command == "ssd_list") return answer(list(text_or("after")));
   if (command == "ssd_drop") {
-    const auto digest = in.find("digest");
-    const bool unasked = in.value("unasked", json(false)) == true;
-    const std::string prefix = digest != in.end() && digest->is_string() ? digest->get<std::string>() : "";
-    auto digests = chosen(prefix, unasked);
+    auto digests = chosen(text_or("digest"), in.value("unasked", json(false)) == true);
     if (!digests.ok()) return answer(digests.error());
     return drop(*digests, now, std::move(answer));
   }
@@ -49,16 +55,24 @@ Result<std::string> Control::evict(ByteCount bytes, TimePoint now) {
                   {"being_written", report.being_written}});
 }
 
-Result<std::string> Control::list() const {
+Result<std::string> Control::list(const std::string& after) const {
   if (tier_ == nullptr) return no_ssd();
+  std::vector<ssd::SpaceStatus> stored = tier_->store().spaces();
+  std::sort(stored.begin(), stored.end(), [](const auto& a, const auto& b) { return a.digest < b.digest; });
   json spaces = json::array();
-  for (const ssd::SpaceStatus& space : tier_->store().spaces())
-    spaces.push_back({{"digest", hex_text(space.digest.bytes)},
+  bool more = false;
+  for (const ssd::SpaceStatus& space : stored) {
+    const std::string digest = hex_text(space.digest.bytes);
+    if (digest <= after) continue;
+    more = spaces.size() == kListed;
+    if (more) break;
+    spaces.push_back({{"digest", digest},
                       {"namespace", space.text},
                       {"records", space.records},
                       {"bytes", space.bytes.value},
                       {"asked", space.asked}});
-  return text_of({{"namespaces", spaces}});
+  }
+  return text_of({{"namespaces", spaces}, {"more", more}});
 }
 
 Result<std::vector<model::NamespaceDigest>> Control::chosen(const std::string& prefix, bool unasked) const {
@@ -70,7 +84,8 @@ Result<std::vector<model::NamespaceDigest>> Control::chosen(const std::string& p
   }
   if (unasked) return digests;
   if (prefix.empty()) return reject("ssd_drop names no namespace: give its digest");
-  if (digests.empty()) return reject("no stored namespace begins with \"" + prefix + "\"; see orbitkv ssd list");
+  if (digests.empty())
+    return reject("no stored namespace begins with \"" + prefix + "\"; see orbitkv ssd list");
   if (digests.size() > 1)
     return reject(format_text("%zu namespaces begin with \"%s\"; give more of the digest", digests.size(),
                               prefix.c_str()));
@@ -103,15 +118,18 @@ void Control::poll() {
     }
   }
   const auto done = [](const Drop& drop) { return drop.flushes.empty(); };
-  const auto first = std::stable_partition(drops_.begin(), drops_.end(), [&](const Drop& d) { return !done(d); });
+  const auto first =
+      std::stable_partition(drops_.begin(), drops_.end(), [&](const Drop& d) { return !done(d); });
   std::vector<Drop> ended(std::make_move_iterator(first), std::make_move_iterator(drops_.end()));
   drops_.erase(first, drops_.end());
   for (const Drop& drop : ended) {
     if (drop.failed) {
-      drop.answer(recompute("the namespaces are gone until the next start, but a path could not write that down "
-                            "(orbitkv status); drop them again when it can"));
+      drop.answer(
+          recompute("the namespaces are gone until the next start, but a path could not write that down "
+                    "(orbitkv status); drop them again when it can"));
     } else {
-      drop.answer(text_of({{"namespaces", drop.namespaces}, {"records", drop.records}, {"evicted", drop.evicted}}));
+      drop.answer(
+          text_of({{"namespaces", drop.namespaces}, {"records", drop.records}, {"evicted", drop.evicted}}));
     }
   }
 }

@@ -7,6 +7,7 @@
 namespace orbitkv::daemon {
 namespace {
 constexpr Duration kTick = milliseconds(250);
+constexpr Duration kAnsweredStays = seconds(5);
 }  // namespace
 
 Status Manager::open_ssd() {
@@ -21,8 +22,7 @@ Status Manager::open_ssd() {
 
 Status Manager::watch_ssd() {
   if (!ssd_) return ok_status();
-  return loop_->add(ssd_->completion_fd(), rt::kReadable,
-                    [this](rt::Ready) { poll_ssd(monotonic_now()); });
+  return loop_->add(ssd_->completion_fd(), rt::kReadable, [this](rt::Ready) { poll_ssd(monotonic_now()); });
 }
 
 // Results of the device wake the loop; a timer stands for what only time brings.
@@ -48,6 +48,7 @@ void Manager::on_control(std::uint64_t visitor, const wire::ControlRequest& requ
     const auto it =
         std::find_if(visitors_.begin(), visitors_.end(), [=](auto& v) { return v->number == visitor; });
     if (it == visitors_.end()) return;
+    (*it)->deadline = monotonic_now() + kAnsweredStays;
     std::vector<std::byte> out;
     if (answer.ok())
       wire::encode(wire::StatusReply{number, *answer}, out);

@@ -90,8 +90,7 @@ void SsdTier::drop_space(cache::TierSpace) {}
 
 // ---- blocks ----
 
-void SsdTier::find(cache::TierSpace space, std::span<const BlockHash> hashes,
-                   std::span<cache::TierRef> out) {
+void SsdTier::find(cache::TierSpace space, std::span<const BlockHash> hashes, std::span<cache::TierRef> out) {
   if (found_.size() < hashes.size()) found_.resize(hashes.size());
   store_->find_batch(space_of(space), hashes, std::span(found_).first(hashes.size()));
   for (std::size_t i = 0; i < hashes.size(); ++i) out[i] = tier_of(found_[i]);

@@ -26,7 +26,7 @@ struct ServeFlags {
   std::string log_level = "info";
   // SSD; without a path there is none.
   std::vector<std::string> ssd_paths;
-  std::string ssd_size;          // of all paths; "": of each, half of what is free, or as it was
+  std::string ssd_size;  // of all paths; "": of each, half of what is free, or as it was
   std::string ssd_segment_size = "64MiB";
   std::string ssd_io = "auto";
   std::string ssd_write_policy = "auto";

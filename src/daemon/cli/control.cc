@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "base/text.h"
+#include "base/limits.h"
 #include "daemon/cli/ask.h"
 #include "daemon/cli/commands.h"
 #include "wire/lifecycle.h"
@@ -15,7 +15,9 @@ constexpr std::uint32_t kControlMs = 60'000;  // a drop waits for the device
 
 Result<json> control(const std::string& socket, const char* name, const json& request) {
   std::vector<std::byte> question;
-  wire::encode(wire::ControlRequest{1, request.dump()}, question);
+  const std::string asked = request.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (asked.size() > limits::kControlBytes) return reject("the command is too long");
+  wire::encode(wire::ControlRequest{1, asked}, question);
   ORBITKV_ASSIGN_OR_RETURN(const std::string text, ask_manager({socket, name, kControlMs}, question));
   json answer = json::parse(text, nullptr, false);
   if (!answer.is_object()) return bug("the Manager's answer is no JSON object");
@@ -56,27 +58,37 @@ int evict(const EvictFlags& flags) {
   if (flags.json) {
     std::printf("%s\n", answer->dump().c_str());
   } else {
-    std::printf("evicted %llu blocks, %s; %s are free now; %llu blocks are still referenced, %llu are being written to SSD\n",
-                count_of(*answer, "evicted"), size_of(*answer, "evicted_bytes").c_str(),
-                size_of(*answer, "free").c_str(), count_of(*answer, "referenced"),
-                count_of(*answer, "being_written"));
+    std::printf(
+        "evicted %llu blocks, %s; %s are free now; %llu blocks are still referenced, %llu are being written "
+        "to SSD\n",
+        count_of(*answer, "evicted"), size_of(*answer, "evicted_bytes").c_str(),
+        size_of(*answer, "free").c_str(), count_of(*answer, "referenced"),
+        count_of(*answer, "being_written"));
   }
   return 0;
 }
 
 int ssd_list(const SsdFlags& flags) {
-  auto answer = control(flags.socket, "ssd list", {{"command", "ssd_list"}});
-  if (!answer.ok()) return failed("ssd list", answer.error());
+  json all = json::array();
+  std::string after;
+  for (bool more = true; more;) {
+    auto answer = control(flags.socket, "ssd list", {{"command", "ssd_list"}, {"after", after}});
+    if (!answer.ok()) return failed("ssd list", answer.error());
+    for (const json& space : answer->at("namespaces")) all.push_back(space);
+    more = answer->at("more").get<bool>() && !answer->at("namespaces").empty();
+    if (more) after = all.back().at("digest").get<std::string>();
+  }
   if (flags.json)
-    std::printf("%s\n", answer->dump().c_str());
+    std::printf("%s\n", json({{"namespaces", all}}).dump().c_str());
   else
-    print_namespaces(answer->at("namespaces"));
+    print_namespaces(all);
   return 0;
 }
 
 int ssd_drop(const SsdFlags& flags) {
   if (flags.drop.empty() == !flags.unasked)
-    return failed("ssd drop", reject("name one namespace by its digest (orbitkv ssd list), or give --unasked"));
+    return failed("ssd drop",
+                  reject("name one namespace by its digest (orbitkv ssd list), or give --unasked"));
   json request = {{"command", "ssd_drop"}};
   if (flags.unasked)
     request["unasked"] = true;

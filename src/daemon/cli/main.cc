@@ -16,9 +16,10 @@ constexpr int kUsageError = 2;  // as of the checks behind the parser
 
 void add_serve_ssd(CLI::App& serve, daemon::cli::ServeFlags& flags) {
   serve
-      .add_option("--ssd-path", flags.ssd_paths,
-                  "file (made if missing) or block device for blocks that leave memory; repeat it for several\n"
-                  "devices. They are found again after a restart")
+      .add_option(
+          "--ssd-path", flags.ssd_paths,
+          "file (made if missing) or block device for blocks that leave memory; repeat it for several\n"
+          "devices. They are found again after a restart")
       ->group("SSD");
   serve
       .add_option("--ssd-size", flags.ssd_size,
@@ -96,7 +97,8 @@ void add_evict(CLI::App& app, daemon::cli::EvictFlags& flags) {
   CLI::App* evict = app.add_subcommand("evict", "Free memory of a running Manager; copies on SSD stay.");
   evict->footer(
       "Example: orbitkv evict --bytes 8GiB\n"
-      "Least recent first. Blocks that are leased or being copied stay and are counted; those that are worth\n"
+      "Least recent first. Blocks that are leased or being copied stay and are counted; those that are "
+      "worth\n"
       "keeping and not on SSD yet are written first: run it again to evict them.");
   evict->add_option("--bootstrap-socket", flags.socket, "socket of the Manager [the default path of serve]");
   evict->add_option("--bytes", flags.bytes, "how much, e.g. 8GiB [all]");
@@ -106,14 +108,16 @@ void add_evict(CLI::App& app, daemon::cli::EvictFlags& flags) {
 CLI::App* add_ssd(CLI::App& app, daemon::cli::SsdFlags& flags) {
   CLI::App* ssd = app.add_subcommand("ssd", "List or drop what a running Manager has stored on SSD.");
   ssd->require_subcommand(1);
-  CLI::App* list = ssd->add_subcommand("list", "The namespaces on SSD: engines that differ in anything that\n"
-                                               "changes the meaning of bytes have one each.");
+  CLI::App* list = ssd->add_subcommand("list",
+                                       "The namespaces on SSD: engines that differ in anything that\n"
+                                       "changes the meaning of bytes have one each.");
   CLI::App* drop = ssd->add_subcommand("drop", "Forget a namespace, in memory and on SSD, for good.");
   drop->footer("Example: orbitkv ssd drop 3f9a2c71d04be812");
   drop->add_option("digest", flags.drop, "of the namespace, or enough of its beginning");
   drop->add_flag("--unasked", flags.unasked, "all that no engine has asked for since the Manager started");
   for (CLI::App* command : {list, drop}) {
-    command->add_option("--bootstrap-socket", flags.socket, "socket of the Manager [the default path of serve]");
+    command->add_option("--bootstrap-socket", flags.socket,
+                        "socket of the Manager [the default path of serve]");
     command->add_flag("--json", flags.json, "one JSON object");
   }
   return ssd;
@@ -187,7 +191,9 @@ int main(int argc, char** argv) {
   add_bench(app, bench);
   const auto is_named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_named).empty()) {
-    std::fprintf(stderr, "orbitkv: no command is called \"%s\"; there are: serve, status, evict, ssd, bench\n", argv[1]);
+    std::fprintf(stderr,
+                 "orbitkv: no command is called \"%s\"; there are: serve, status, evict, ssd, bench\n",
+                 argv[1]);
     return kUsageError;
   }
   try {

@@ -16,15 +16,17 @@ std::string size_of(const json& object, const char* key) {
 }
 
 void print_ssd(const json& ssd) {
-  std::printf("ssd       %llu blocks, %s of %s, by %s; %llu read, %llu written, %s queued, amplification %.2f\n",
-              ssd.at("records").get<unsigned long long>(), size_of(ssd, "live_bytes").c_str(),
-              size_of(ssd, "capacity").c_str(), ssd.at("io").get<std::string>().c_str(),
-              ssd.at("reads").get<unsigned long long>(), ssd.at("writes").get<unsigned long long>(),
-              size_of(ssd, "queued_bytes").c_str(),
-              ssd.at("device_written_bytes").get<double>() / std::max(1.0, ssd.at("written_bytes").get<double>()));
+  std::printf(
+      "ssd       %llu blocks, %s of %s, by %s; %llu read, %llu written, %s queued, amplification %.2f\n",
+      ssd.at("records").get<unsigned long long>(), size_of(ssd, "live_bytes").c_str(),
+      size_of(ssd, "capacity").c_str(), ssd.at("io").get<std::string>().c_str(),
+      ssd.at("reads").get<unsigned long long>(), ssd.at("writes").get<unsigned long long>(),
+      size_of(ssd, "queued_bytes").c_str(),
+      ssd.at("device_written_bytes").get<double>() / std::max(1.0, ssd.at("written_bytes").get<double>()));
   for (const json& path : ssd.at("paths"))
     std::printf("          %s: %s%s%s, %s of %s used\n", path.at("path").get<std::string>().c_str(),
-                path.at("state").get<std::string>().c_str(), path.at("why").get<std::string>().empty() ? "" : ": ",
+                path.at("state").get<std::string>().c_str(),
+                path.at("why").get<std::string>().empty() ? "" : ": ",
                 path.at("why").get<std::string>().c_str(), size_of(path, "used").c_str(),
                 size_of(path, "capacity").c_str());
 }
