@@ -1,5 +1,5 @@
 // Commands of the operator: one JSON object in, one out. {"command": "evict", "bytes": n},
-// {"command": "ssd_list"}, {"command": "ssd_drop", "digest": hex prefix | "unasked": true}.
+// {"command": "ssd_list", "after": digest}, {"command": "ssd_drop", "digest": hex prefix | "unasked": true}.
 // A drop is answered when it would survive a power loss; until then its question waits
 // here. Owned by the Manager; core thread.
 #pragma once
@@ -37,7 +37,7 @@ class Control {
     Answer answer;
   };
   Result<std::string> evict(ByteCount bytes, TimePoint now);
-  Result<std::string> list() const;
+  Result<std::string> list(const std::string& after) const;
   Result<std::vector<model::NamespaceDigest>> chosen(const std::string& prefix, bool unasked) const;
   void drop(const std::vector<model::NamespaceDigest>& digests, TimePoint now, Answer answer);
 

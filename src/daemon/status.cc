@@ -33,12 +33,14 @@ json counts_json(const std::array<const char*, N>& names, const std::array<std::
   return out;
 }
 
+constexpr std::size_t kPathShown = 512;  // of each text, so that all paths fit a frame
+
 json paths_json(const ssd::Store& store) {
   json paths = json::array();
   for (const ssd::PathStatus& path : store.paths())
-    paths.push_back({{"path", path.path},
+    paths.push_back({{"path", path.path.substr(0, kPathShown)},
                      {"state", path.state == ssd::PathState::kOk ? "ok" : "writes stopped"},
-                     {"why", path.why},
+                     {"why", path.why.substr(0, kPathShown)},
                      {"capacity", path.capacity.value},
                      {"used", path.used.value},
                      {"records", path.records},
