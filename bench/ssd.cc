@@ -114,12 +114,12 @@ class Load {
   const SsdCase what_;
   const SsdFile& file_;
   const SsdMemory& memory_;
-  std::unique_ptr<ssd::Io> io_;
   ssd::FileIndex index_;
   std::vector<std::span<std::byte>> pieces_;
   std::vector<ssd::IoRequest> batch_;
   std::vector<ssd::IoResult> results_;
   std::mt19937_64 random_{1};
+  std::unique_ptr<ssd::Io> io_;  // goes first: after a failure requests still name the pieces
 };
 
 class SsdBench {
