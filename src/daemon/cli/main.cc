@@ -87,7 +87,9 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
   serve->add_option("--max-blocks", flags.max_blocks, "entries of the block table [pool size / 16 KiB]");
   serve->add_option("--spin", flags.spin_us, "microseconds of polling after the last command before sleeping")
       ->capture_default_str();
-  serve->add_option("--drain-timeout", flags.drain_s, "seconds that a stop waits for claimed copies")
+  serve
+      ->add_option("--drain-timeout", flags.drain_s,
+                   "seconds that a stop waits for claimed copies and the SSD")
       ->capture_default_str();
   serve->add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
   add_serve_ssd(*serve, flags);
