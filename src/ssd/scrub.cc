@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t kSlice = 256 * std::uint64_t{1024};
 constexpr std::uint32_t kSegmentsAStep = 64;  // that are asked for records
+constexpr Duration kLookAgain = milliseconds(100), kLeastWait = milliseconds(1);
 
 }  // namespace
 
@@ -146,8 +147,16 @@ void Scrub::end(ImageCheck::State state) {
 }
 
 TimePoint Scrub::due() const {
-  if (job_) return job_->landed ? state_.now : TimePoint{std::numeric_limits<std::int64_t>::max()};
-  return suspects_.empty() ? TimePoint{std::numeric_limits<std::int64_t>::max()} : state_.now;
+  const TimePoint never{std::numeric_limits<std::int64_t>::max()};
+  if (job_ && job_->landed) return state_.now;
+  if (job_ && !job_->paced) return never;
+  if (!suspects_.empty()) return state_.now;
+  const std::uint64_t rate = state_.config.scrub_per_second.value;
+  if (rate == 0 || state_.closing) return never;
+  // With credit left there was nothing to look at.
+  if (credit_ > 0) return state_.now + kLookAgain;
+  const double wait = (1 - static_cast<double>(credit_)) / static_cast<double>(rate);
+  return state_.now + std::max(nanoseconds(static_cast<std::int64_t>(wait * 1e9)), kLeastWait);
 }
 
 }  // namespace orbitkv::ssd

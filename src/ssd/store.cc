@@ -244,6 +244,7 @@ bool Store::active() const {
 TimePoint Store::due() const {
   const Impl& impl = *impl_;
   if (!impl.state.events.empty() || !impl.sweep.idle()) return impl.state.now;
+  if (impl.state.closing && impl.state.io.idle() && !closed()) return impl.state.now;
   return std::min({impl.writer.due(), impl.durability.due(), impl.scrub.due(), impl.superblocks.due()});
 }
 

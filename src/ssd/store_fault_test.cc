@@ -139,6 +139,26 @@ TEST(StoreFaultTest, fsync_failure_stops_path) {
   EXPECT_TRUE(bed.write_now(bed.space(shape), shape, 41).ok);
 }
 
+// A batch that was on its way when the sync failed: no sync will ever cover it.
+TEST(StoreFaultTest, batch_in_flight_at_a_failed_sync_is_no_record) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = bed.space(shape);
+  bed.write_blocks(space, shape, 1, 5);
+  bed.faults.pick = [](const IoRequest& request) {
+    IoFault out;
+    if (request.op == IoOp::kWrite) out.kind = IoFault::Kind::kDelay, out.delay = seconds(2);
+    return request.op == IoOp::kSync ? failing(EIO) : out;
+  };
+  const auto write = bed.write(space, shape, 6);
+  ASSERT_TRUE(write.ok());
+  const StoreEvent event = bed.await(*write);
+  EXPECT_FALSE(event.ok);
+  EXPECT_EQ(event.refusal, Refusal::kWriteStopped);
+  EXPECT_FALSE(bed.store().find(space, numbered(6)));
+}
+
 TEST(StoreFaultTest, second_failed_read_ends_the_record) {
   StoreBed bed;
   bed.start();

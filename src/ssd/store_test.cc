@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "ssd/store_rig.h"
 
 namespace orbitkv::ssd::suite {
@@ -159,6 +161,40 @@ TEST(StoreTest, several_paths_fill_alike) {
   bed.start();
   EXPECT_EQ(bed.store().stats().recovered, 1200u);
   EXPECT_EQ(bed.readable(bed.space(shape), shape, 1, 1200), 1200u);
+}
+
+// While only the device can help nobody is asked to poll, so that the caller may sleep.
+TEST(StoreTest, nothing_is_due_while_the_device_works) {
+  for (const std::uint64_t scrub : {0, 1}) {
+    StoreBed bed;
+    bed.config.scrub_per_second = scrub * kMiB;
+    bed.start();
+    const SpaceShape shape = small_shape();
+    const SpaceIndex space = bed.space(shape);
+    bed.write_blocks(space, shape, 1, 5);
+    bed.faults.pick = [](const IoRequest&) {
+      IoFault out;
+      out.kind = IoFault::Kind::kDelay;
+      out.delay = seconds(10);
+      return out;
+    };
+    for (std::uint64_t n = 100; n < 200; ++n) ASSERT_TRUE(bed.write(space, shape, n).ok());
+    ASSERT_TRUE(bed.store().drop_space(digest(0x66)).ok());
+    ASSERT_TRUE(bed.store().flush().ok());
+    std::uint64_t polls = 0, at_once = 0;
+    std::vector<StoreEvent> events;
+    const TimePoint end = bed.io().now() + seconds(9);
+    while (bed.io().now() < end) {
+      bed.store().poll(bed.io().now(), events);
+      ++polls;
+      const Duration wait = bed.store().due() - bed.io().now();
+      at_once += wait <= Duration{} ? 1 : 0;
+      bed.io().advance(std::clamp(wait, microseconds(1), milliseconds(500)));
+    }
+    EXPECT_LT(polls, 120u) << scrub;  // ten a second where there is nothing to scrub
+    EXPECT_LT(at_once, 10u) << scrub;
+    bed.end();
+  }
 }
 
 TEST(StoreTest, memory_is_used_until_the_event) {

@@ -94,6 +94,7 @@ std::optional<PathIndex> Writer::choose(Use use) {
 void Writer::step() {
   while (form_one()) {
   }
+  blocked_ = users_ready();
 }
 
 bool Writer::form_one() {
@@ -211,7 +212,9 @@ void Writer::ended(Batches::iterator at) {
   OpenSegment& segment = *batch.segment;
   --batches_of_[path.value];
   state_.stats.device_written += ByteCount(std::uint64_t{batch.closed.head.pages.count} * kPageBytes);
-  if (batch.error != 0) {
+  // Behind a sync that failed none is to come that could cover it.
+  const bool failed = batch.error != 0 || state_.paths[path.value].until_restart;
+  if (failed) {
     lost(batch);
   } else {
     state_.write_went_well(path);
@@ -219,7 +222,6 @@ void Writer::ended(Batches::iterator at) {
     for (const TombstoneId id : batch.tombstones) tombstones_.written(id);
     segment.builder.committed(std::move(batch.closed));
   }
-  const bool failed = batch.error != 0;
   batches_.erase(at);
   open_.batch_ended(path, segment);
   // What a failed write left behind is a hole: nothing more goes behind it.
@@ -227,7 +229,7 @@ void Writer::ended(Batches::iterator at) {
 }
 
 void Writer::lost(Batch& batch) {
-  state_.write_failed(batch.path, batch.error);
+  if (batch.error != 0) state_.write_failed(batch.path, batch.error);
   const bool stopped = !state_.paths[batch.path.value].writable();
   for (const TombstoneId id : batch.tombstones) tombstones_.failed(id);
   for (PendingWrite& write : batch.writes) {
@@ -335,7 +337,9 @@ bool Writer::uses(std::span<const std::byte> memory) const {
 }
 
 TimePoint Writer::due() const {
-  if (queue_.users().empty()) return {std::numeric_limits<std::int64_t>::max()};
+  // What found no path in the last step goes on when the device or a reader has ended something.
+  if (queue_.users().empty() || blocked_) return {std::numeric_limits<std::int64_t>::max()};
+  if (users_ready()) return state_.now;
   return queue_.users().front().arrived + kWaitForMore;
 }
 

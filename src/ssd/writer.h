@@ -83,6 +83,7 @@ class Writer {
   std::vector<std::uint32_t> batches_of_;  // by path
   std::uint32_t last_path_ = 0;
   RecordSequence hurry_;  // users' writes up to it go at once
+  bool blocked_ = false;  // users' writes were ready in the last step and found no path
 };
 
 }  // namespace orbitkv::ssd
