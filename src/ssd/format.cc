@@ -135,7 +135,8 @@ Result<std::uint32_t> open_page(const PageFrame& expected, std::span<const std::
 namespace {
 
 // Body: 0 u32 path | 4 u32 page bytes | 8 u64 segment bytes | 16 u64 first segment |
-// 24 u32 segments | 28 u32 drops | 32 u64 created | zeros to 64 | drops x {digest, u64 sequence}.
+// 24 u32 segments | 28 u32 drops | 32 u64 created | 40 u32 paths | 44 u32 numbers | zeros to 64 | drops x
+// {digest, u64 sequence}.
 constexpr std::size_t kDropsAt = 64;
 
 PageFrame superblock_frame(const Superblock& s, std::uint32_t copy) {
@@ -156,7 +157,8 @@ std::optional<std::string> superblock_fault(const Superblock& s) {
   if (first % kPageBytes != 0 || first < kSuperblockCopies * kPageBytes || s.first_segment > kGiB)
     return "first segment";
   if (s.segments < 1 || s.segments > limits::kPathSegments) return "segments";
-  if (s.path.value >= limits::kStorePaths) return "path number";
+  if (s.path.value >= limits::kPathNumbers || s.numbers > limits::kPathNumbers) return "path number";
+  if (s.paths > limits::kStorePaths) return "paths";
   if (s.drops.size() > limits::kSpaceDrops) return "namespace drops";
   for (const SpaceDrop& drop : s.drops)
     if (!sequence_in(drop.sequence.value, s.epoch)) return "namespace drops";
@@ -179,7 +181,9 @@ Result<Superblock> decode_superblock_copy(std::span<const std::byte> page, std::
   const std::uint32_t drops = in.u32();
   s.created = in.u64();
   if (drops > limits::kSpaceDrops) return reject("namespace drops");
-  if (!all_zero(in.take(kDropsAt - 40))) return reject("reserved bytes");
+  s.paths = in.u32();
+  s.numbers = in.u32();
+  if (!all_zero(in.take(kDropsAt - 48))) return reject("reserved bytes");
   for (std::uint32_t i = 0; i < drops; ++i) {
     SpaceDrop drop;
     const auto digest = in.take(drop.digest.bytes.size());
@@ -226,6 +230,8 @@ void encode_superblock(const Superblock& s, std::uint32_t copy, std::span<std::b
   writer.u32(s.segments);
   writer.u32(static_cast<std::uint32_t>(s.drops.size()));
   writer.u64(s.created);
+  writer.u32(s.paths);
+  writer.u32(s.numbers);
   bytes.resize(kDropsAt);
   for (const SpaceDrop& drop : s.drops) {
     writer.bytes(drop.digest.bytes);

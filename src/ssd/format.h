@@ -75,6 +75,8 @@ struct Superblock {
   StoreEpoch epoch;
   std::uint64_t update = 0;  // rises with every writing; the highest (epoch, update) counts
   PathNumber path;
+  std::uint32_t paths = 0;    // of the set at its last opening; 0: not known
+  std::uint32_t numbers = 0;  // path numbers from here on were never given
   std::uint32_t segments = 0;
   ByteCount segment;  // a multiple of kPageBytes
   ByteCount first_segment = kFirstSegment;

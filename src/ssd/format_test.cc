@@ -273,7 +273,9 @@ TEST(SuperblockTest, limits_fit) {
   s.segments = limits::kPathSegments;
   s.segment = limits::kSegmentBytesMost;
   s.epoch = StoreEpoch(kMaxEpoch);
-  s.path = PathNumber(limits::kStorePaths - 1);
+  s.path = PathNumber(limits::kPathNumbers - 1);
+  s.paths = limits::kStorePaths;
+  s.numbers = limits::kPathNumbers;
   s.drops.assign(limits::kSpaceDrops, {digest(1), RecordSequence(~std::uint64_t{0} >> 1)});
   const auto found = decode_superblock(both_superblocks(s));
   ASSERT_TRUE(found.ok() && *found);

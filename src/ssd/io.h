@@ -80,6 +80,8 @@ class Io {
   // At least so long, reserved where the file system can and sparse where it cannot; what
   // it holds stays. kReject: no space, or a block device that is smaller.
   virtual Status grow(FileIndex file, ByteCount bytes) = 0;
+  // It still has a name. Never blocks.
+  virtual bool linked(FileIndex) const { return true; }
   // Of the file system in which the path lies or would be made.
   virtual ByteCount free_space(const std::string& path) const = 0;
   // Memory that requests will name often (slabs, buffers of the store). Not necessary for

@@ -47,6 +47,10 @@ Status IoFront::grow(FileIndex file, ByteCount bytes) {
   return grow_real(files_[file.value].fd.get(), bytes);
 }
 
+bool IoFront::linked(FileIndex file) const {
+  return linked_real(files_[file.value].fd.get());
+}
+
 ByteCount IoFront::free_space(const std::string& path) const {
   return free_space_real(path);
 }

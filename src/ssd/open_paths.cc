@@ -1,5 +1,6 @@
 #include "ssd/open_paths.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,7 +40,17 @@ Error wrong(const PathConfig& config, const std::string& text) {
 }
 
 std::string mib(std::uint64_t bytes) {
+  if (bytes % kMiB.value != 0 && bytes < 4 * kMiB.value) return std::to_string(bytes / kKiB.value) + " KiB";
   return std::to_string(bytes / kMiB.value) + " MiB";
+}
+
+// By whatever names.
+bool same_file(const std::string& a, const std::string& b) {
+  struct stat first{}, second{};
+  if (a == b) return true;
+  if (::stat(a.c_str(), &first) != 0 || ::stat(b.c_str(), &second) != 0) return false;
+  if (S_ISBLK(first.st_mode) && S_ISBLK(second.st_mode)) return first.st_rdev == second.st_rdev;
+  return first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
 // What lies between the superblocks and the first segment of an empty store is zeros: file
@@ -77,6 +88,7 @@ class Opening {
       return reject("an SSD store has 1 to " + std::to_string(limits::kStorePaths) + " paths");
     }
     for (const PathConfig& path : config_.paths) {
+      ORBITKV_RETURN_IF_ERROR(check_name(path));
       auto opened = io_.open(path.path, ByteCount());
       if (!opened.ok()) return opened.error();
       const std::uint32_t alignment = std::max(opened->alignment.memory, opened->alignment.offset);
@@ -96,6 +108,16 @@ class Opening {
     return ok_status();
   }
 
+  Status check_name(const PathConfig& path) const {
+    if (path.path.empty()) return reject("an SSD path is empty: name a file or a block device");
+    for (const Candidate& other : candidates_) {
+      if (same_file(other.config.path, path.path)) {
+        return wrong(path, "it is the same file as " + other.config.path + ": give each only once");
+      }
+    }
+    return ok_status();
+  }
+
   // All paths that hold something belong to one set.
   Status agree() {
     const Candidate* first = nullptr;
@@ -111,7 +133,9 @@ class Opening {
       if (!numbers_.insert(superblock.path.value).second) {
         return wrong(candidate.config, "it is a copy of another path of this store: remove one of the two");
       }
+      if (superblock.epoch > out_.epoch) last_paths_ = superblock.paths;
       out_.epoch = std::max(out_.epoch, superblock.epoch);
+      next_number_ = std::max({next_number_, superblock.numbers, superblock.path.value + 1});
       merge(superblock.drops);
     }
     if (out_.drops.size() > limits::kSpaceDrops) {
@@ -128,6 +152,12 @@ class Opening {
       out_.segment = first->found->superblock.segment;
     } else {
       ORBITKV_RETURN_IF_ERROR(begin_set());
+    }
+    if (numbers_.size() < last_paths_) {
+      out_.missing = "the store had " + std::to_string(last_paths_) + " paths at its last start, " +
+                     std::to_string(numbers_.size()) +
+                     " of which are there: what lies on the others is not found until they are given again";
+      ORBITKV_WARN("SSD store: %s", out_.missing.c_str());
     }
     return ok_status();
   }
@@ -167,7 +197,9 @@ class Opening {
       superblock = candidate.found->superblock;
       path.write_first = candidate.found->write_first;
     } else {
-      superblock.path = free_number();
+      if (next_number_ >= limits::kPathNumbers)
+        return wrong(config, "too many paths were added to this store");
+      superblock.path = PathNumber(next_number_++);
       superblock.created = static_cast<std::uint64_t>(::time(nullptr));
     }
     std::uint64_t bytes = config.bytes.value;
@@ -201,15 +233,11 @@ class Opening {
     return ok_status();
   }
 
-  PathNumber free_number() {
-    std::uint32_t number = 0;
-    while (!numbers_.insert(number).second) ++number;
-    return PathNumber(number);
-  }
-
   Status make(std::size_t i) {
     const Candidate& candidate = candidates_[i];
-    const Path& path = out_.paths[i];
+    Path& path = out_.paths[i];
+    path.superblock.paths = static_cast<std::uint32_t>(out_.paths.size());
+    path.superblock.numbers = next_number_;
     const std::uint64_t bytes = kFirstSegment.value + path.superblock.segments * out_.segment.value;
     if (candidate.found && candidate.opened.bytes < bytes && candidate.config.bytes.value == 0) {
       ORBITKV_WARN("SSD path %s is shorter than its store was; what is missing is lost", path.name.c_str());
@@ -249,7 +277,9 @@ class Opening {
   Io& io_;
   Dispatch device_;
   std::vector<Candidate> candidates_;
-  std::set<std::uint32_t> numbers_;
+  std::set<std::uint32_t> numbers_;  // of the paths that hold something
+  std::uint32_t next_number_ = 0;    // never given
+  std::uint32_t last_paths_ = 0;     // at the last start
   OpenedPaths out_;
 };
 

@@ -17,6 +17,7 @@ struct OpenedPaths {
   std::vector<SpaceDrop> drops;  // of all paths together
   std::uint32_t unit = 512;
   std::uint32_t max_records = 0;
+  std::string missing;  // that paths were not given which the last start had; empty: none
 };
 // Errors name the path and the remedy.
 Result<OpenedPaths> open_paths(const StoreConfig& config, Io& io);

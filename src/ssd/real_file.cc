@@ -26,6 +26,7 @@ Error refusal(const std::string& path, int error) {
   if (error == EACCES || error == EPERM) remedy = "; give this user read and write access";
   if (error == EROFS) remedy = "; mount its file system writable";
   if (error == ENOENT) remedy = "; make its directory";
+  if (error == EISDIR) remedy = "; name a file in it, for example orbitkv.ssd";
   if (error == EBUSY) remedy = "; the device is mounted or in use: unmount it or name another";
   if (error == ENOSPC || error == EDQUOT) remedy = "; free space there or ask for fewer bytes";
   return reject(format_text("SSD path %s: %s%s", path.c_str(), std::strerror(error), remedy));
@@ -44,6 +45,12 @@ Result<OpenFile> open_or_make(const std::string& path) {
   // O_EXCL refuses a block device that is mounted.
   const bool device = ::stat(path.c_str(), &status) == 0 && S_ISBLK(status.st_mode);
   out.fd = UniqueFd(open_how(path, device ? O_EXCL : 0));
+  if (!out.fd.valid() && errno == ENOENT && ::lstat(path.c_str(), &status) == 0) {
+    return reject(
+        format_text("SSD path %s: it is a link to what is not there; is the device missing? Attach it, "
+                    "or name another path",
+                    path.c_str()));
+  }
   if (!out.fd.valid() && errno == ENOENT) {
     out.fd = UniqueFd(open_how(path, O_CREAT | O_EXCL));
     out.made = out.fd.valid();
@@ -137,6 +144,11 @@ Status grow_real(int fd, ByteCount bytes) {
   if (*length < bytes.value && ::ftruncate(fd, static_cast<off_t>(bytes.value)) != 0)
     return errno_error("cannot lengthen it");
   return ok_status();
+}
+
+bool linked_real(int fd) {
+  struct stat status{};
+  return fd < 0 || ::fstat(fd, &status) != 0 || status.st_nlink > 0;
 }
 
 void unlock_real(int fd) {

@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::size_t kResultsAPoll = 1024;
 constexpr int kRoundsAPoll = 4;
+constexpr Duration kBetweenLooks = seconds(10);  // at the names of files
 
 }  // namespace
 
@@ -39,6 +40,7 @@ struct Store::Impl {
         sweep(state) {
     state.uuid = opened.uuid;
     state.start_epoch(opened.epoch);
+    missing = std::move(opened.missing);
   }
   // The device has memory of every part.
   ~Impl() { state.io.drain(); }
@@ -50,6 +52,8 @@ struct Store::Impl {
   bool idle() const;
 
   const std::uint32_t unit;
+  std::string missing;  // OpenedPaths::missing
+  TimePoint names_at;   // when files are looked at again
   StoreState state;
   Tombstones tombstones;
   Durability durability;
@@ -82,6 +86,10 @@ void Store::Impl::path_failed(PathIndex path) {
 }
 
 void Store::Impl::step() {
+  if (state.now >= names_at) {
+    state.look_for_names();
+    names_at = state.now + kBetweenLooks;
+  }
   superblocks.step();
   sweep.step();
   reclaim.step();
@@ -268,6 +276,13 @@ std::vector<PathStatus> Store::paths() const {
     status.path = path.name;
     status.state = path.state;
     status.why = path.why;
+    status.note = i == 0 ? impl_->missing : "";
+    if (!state.device.linked(path.file)) {
+      status.note =
+          "its file was deleted or replaced while in use; what it holds is lost when the Manager ends: "
+          "restart it "
+          "to begin a new file";
+    }
     status.segments = path.superblock.segments;
     status.capacity = path.superblock.segments * path.superblock.segment;
     status.free_segments = state.segments.count(PathIndex(i), SegmentState::kFree);

@@ -115,7 +115,8 @@ enum class PathState : std::uint8_t { kOk, kWriteStopped };
 struct PathStatus {
   std::string path;
   PathState state = PathState::kOk;
-  std::string why;  // of kWriteStopped, with the remedy
+  std::string why;   // of kWriteStopped, with the remedy
+  std::string note;  // what else an operator should know: paths that are missing, a file without a name
   ByteCount capacity, used;
   std::uint64_t records = 0;
   std::uint32_t segments = 0, free_segments = 0;

@@ -149,6 +149,47 @@ TEST(StorePathsTest, a_path_more) {
   EXPECT_EQ(bed.readable(bed.space(shape), shape, 1, 900), left);
 }
 
+// A device that was away comes back beside one that took its place.
+TEST(StorePathsTest, a_path_that_was_away) {
+  StoreBed::Options options;
+  options.paths = {"a", "b"};
+  StoreBed bed(options);
+  bed.start();
+  const SpaceShape shape = small_shape();
+  bed.write_blocks(bed.space(shape), shape, 1, 400);
+  EXPECT_EQ(bed.store().paths()[0].note, "");
+  bed.close();
+  const PathConfig away = bed.config.paths[0];
+  bed.config.paths = {bed.config.paths[1], {"c", away.bytes}};
+  bed.start();
+  const std::string note = bed.store().paths()[0].note;
+  EXPECT_TRUE(says(note, "2 paths")) << note;
+  bed.write_blocks(bed.space(shape), shape, 401, 100);
+  bed.close();
+  bed.config.paths.push_back(away);
+  bed.start();
+  EXPECT_EQ(bed.readable(bed.space(shape), shape, 1, 500), 500u);
+  bed.close();
+  bed.start();
+  EXPECT_EQ(bed.store().paths()[0].note, "");
+}
+
+TEST(StorePathsTest, names_that_are_none) {
+  StoreBed bed;
+  bed.config.paths.push_back(bed.config.paths[0]);
+  EXPECT_TRUE(says(refusal_of(bed), "the same file")) << refusal_of(bed);
+  bed.config.paths[1].path = "";
+  EXPECT_TRUE(says(refusal_of(bed), "empty"));
+}
+
+TEST(StorePathsTest, bounds_of_segments_are_said) {
+  StoreBed bed;
+  for (const ByteCount bytes : {128 * kKiB, 300 * kKiB + ByteCount(1), 2 * kGiB}) {
+    bed.config.segment = bytes;
+    EXPECT_TRUE(says(refusal_of(bed), "from 256 KiB to 1024 MiB")) << refusal_of(bed);
+  }
+}
+
 TEST(StorePathsTest, stop_during_open) {
   StoreBed bed;
   bed.start();

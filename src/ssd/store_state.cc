@@ -75,8 +75,12 @@ bool any_overlaps(std::span<const SlotMemory> slots, std::span<const std::byte> 
   });
 }
 
-StoreState::StoreState(const StoreConfig& store_config, Io& device, std::vector<Path> opened)
-    : config(store_config), io(device), paths(std::move(opened)), index(index_config(store_config, paths)) {
+StoreState::StoreState(const StoreConfig& store_config, Io& store_device, std::vector<Path> opened)
+    : config(store_config),
+      device(store_device),
+      io(store_device),
+      paths(std::move(opened)),
+      index(index_config(store_config, paths)) {
   for (const Path& path : paths) {
     segments.add_path(path.superblock.segments);
     stats.capacity += path.superblock.segments * path.superblock.segment;
@@ -171,6 +175,17 @@ void StoreState::write_failed(PathIndex index_of, int error) {
                std::strerror(error));
   ++path.failures;
   if (stops_writing(error) || path.failures >= kFailuresInARow) stop(index_of, error, Stop::kUntilProbe);
+}
+
+void StoreState::look_for_names() {
+  for (Path& path : paths) {
+    if (!path.linked || device.linked(path.file)) continue;
+    path.linked = false;
+    ORBITKV_WARN(
+        "SSD store: %s was deleted or replaced while in use; what it holds is lost at the end of this "
+        "process: restart the Manager to begin a new file",
+        path.name.c_str());
+  }
 }
 
 void StoreState::report(const StoreEvent& event) {

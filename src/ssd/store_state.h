@@ -34,6 +34,7 @@ struct Path {
   std::string why;             // of kWriteStopped
   bool until_restart = false;  // no probe ends it
   TimePoint probe_at;
+  bool linked = true;          // as far as was seen
   std::uint32_t failures = 0;  // writes in a row
 
   bool writable() const { return state == PathState::kOk; }
@@ -73,10 +74,14 @@ class StoreState {
   void write_failed(PathIndex path, int error);
   void write_went_well(PathIndex path) { paths[path.value].failures = 0; }
 
+  // Says once of each file that it has lost its name: what is written to it ends with us.
+  void look_for_names();
+
   void report(const StoreEvent& event);
   Error refuse(Refusal why);  // counts it
 
   StoreConfig config;
+  Io& device;
   Dispatch io;
   std::vector<Path> paths;
   Segments segments;
