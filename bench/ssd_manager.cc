@@ -17,8 +17,8 @@ namespace orbitkv::bench {
 namespace {
 
 constexpr ByteCount kPool = 1 * kGiB;
-constexpr ByteCount kAsked = 256 * kMiB;  // by one query; the Manager loads half of its pool at once
-constexpr std::uint32_t kQueries = 8;     // that differ; between two of the same all is evicted
+constexpr ByteCount kAsked = 256 * kMiB;     // by one query; the Manager loads half of its pool at once
+constexpr std::uint32_t kQueries = 8;        // that differ; between two of the same all is evicted
 constexpr ByteCount kPublished = 32 * kMiB;  // at a time: its queue of writes holds more
 constexpr Duration kPatience = seconds(60);
 constexpr std::uint32_t kDepth = 32;  // of fio
@@ -33,7 +33,8 @@ constexpr BlockSize kSizes[] = {
 // A Manager whose store holds kQueries x kAsked bytes, and the client that put them there.
 class Stand {
  public:
-  static Result<std::unique_ptr<Stand>> make(const Options& options, const std::string& directory, ByteCount block) {
+  static Result<std::unique_ptr<Stand>> make(const Options& options, const std::string& directory,
+                                             ByteCount block) {
     std::unique_ptr<Stand> stand(new Stand);
     stand->store_ = format_text("%s/orbitkv-bench-%d.store", directory.c_str(), static_cast<int>(::getpid()));
     stand->per_query_ = static_cast<std::uint32_t>(kAsked.value / block.value);

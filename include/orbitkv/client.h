@@ -43,6 +43,9 @@ struct Options {
   std::uint32_t spin_iterations = 64;  // before a waiting call sleeps
   bool verify = true;                  // restores compare checksums; off only in tests of tests
   bool inline_copies = true;           // small copies are started by the calling thread
+  // A query may be leased while the last of its blocks still come from SSD (a quarter of them
+  // at most): restores wait for theirs. A block that then cannot be read fails its restore.
+  bool early_leases = false;
   // GPU pages. "auto" chooses by shape, "direct" forces DMA, "kernel" forces copy kernels.
   std::string copy_method = "auto";
   // "full": the smallest window that fills the link; "gentle": a small window of the

@@ -100,11 +100,13 @@ typedef struct orbitkv_options {
   uint32_t spin_iterations;      // before a waiting call sleeps
   bool verify;                   // restores compare checksums; false: tests of tests only
   bool inline_copies;            // small copies are started by the calling thread
+  bool early_leases;             // lease while the last blocks come from SSD: restores wait for
+                                 // theirs, and fail where one then cannot be read
   const char* copy_method;       // GPU pages: "auto" (NULL), "direct" (DMA), "kernel"
   const char* copy_pace;         // "full" (NULL), "gentle": slower, for compute beside it
   const char* trace_file;        // JSON lines, one an operation; NULL: ORBITKV_TRACE_TRANSFERS
 } orbitkv_options;
-#define ORBITKV_OPTIONS_INIT {sizeof(orbitkv_options), NULL, NULL, 5000, 64, true, true, NULL, NULL, NULL}
+#define ORBITKV_OPTIONS_INIT {sizeof(orbitkv_options), NULL, NULL, 5000, 64, true, true, false, NULL, NULL, NULL}
 
 // Connects if a Manager is there; if not, the client is made all the same and goes on
 // trying in the background. options NULL: the defaults. REJECT: an option is wrong.

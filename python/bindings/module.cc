@@ -178,6 +178,7 @@ void bind_values(nb::module_& m) {
       .def_rw("inline_copies", &client::Options::inline_copies)
       .def_rw("copy_method", &client::Options::copy_method)
       .def_rw("copy_pace", &client::Options::copy_pace)
+      .def_rw("early_leases", &client::Options::early_leases)
       .def_rw("trace_file", &client::Options::trace_file);
   nb::class_<client::Registration>(m, "RegistrationSpec")
       .def(nb::init<>())

@@ -26,6 +26,7 @@ class Options:
     inline_copies: bool
     copy_method: str
     copy_pace: str
+    early_leases: bool
     trace_file: str
     def __init__(self) -> None: ...
 

@@ -69,7 +69,8 @@ class CacheManagerClient:
             # saves blocks 0, 1, ...
             status = client.wait_save(client.save(memory, [(0, range(len(hashes)), hashes)]))
             # the other process, after the same lines up to register()
-            hit = client.query_prefetch(client.instance_id, hashes, "request 1")
+            while isinstance(hit := client.query_prefetch(client.instance_id, hashes, "request 1"), QueryLoading):
+                time.sleep(0.002)  # blocks that come from SSD
             if hit.hit_blocks:
                 load = client.start_restore(memory, [(hit.lease, [range(hit.hit_blocks)])])
                 status = client.wait_restore(load)  # success: the pages hold the saved bytes
@@ -79,7 +80,9 @@ class CacheManagerClient:
 
     copy_method: "auto" | "direct" (DMA) | "kernel". copy_pace: "full" | "gentle" (slower,
     and less of a burden for compute beside it). trace_file: JSON lines, one an operation;
-    None takes ORBITKV_TRACE_TRANSFERS, without which nothing is traced.
+    None takes ORBITKV_TRACE_TRANSFERS, without which nothing is traced. early_leases: a query
+    is leased while the last of its blocks still come from SSD; restores wait for theirs, and
+    fail if one then cannot be read.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class CacheManagerClient:
         copy_method: str = "auto",
         copy_pace: str = "full",
         trace_file: str | None = None,
+        early_leases: bool = False,
     ) -> None:
         if len(instance_id) != 16:
             raise ValueError("instance_id has 16 bytes: uuid.UUID(engine_id).bytes")
@@ -107,6 +111,7 @@ class CacheManagerClient:
         options.inline_copies = inline_copies
         options.copy_method = copy_method
         options.copy_pace = copy_pace
+        options.early_leases = early_leases
         if trace_file is not None:
             options.trace_file = trace_file
         self.instance_id = instance_id

@@ -83,6 +83,7 @@ Outcome to_options(const orbitkv_options* in, client::Options& out) {
   out.spin_iterations = options.spin_iterations;
   out.verify = options.verify;
   out.inline_copies = options.inline_copies;
+  out.early_leases = options.early_leases;
   set_text(options.copy_method, out.copy_method);
   set_text(options.copy_pace, out.copy_pace);
   set_text(options.trace_file, out.trace_file);

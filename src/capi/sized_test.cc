@@ -34,6 +34,7 @@ TEST(Sized, VersionOneLaysItsStructsOutLikeThis) {
   EXPECT_EQ(sizeof(orbitkv_hash), 32u);
   EXPECT_EQ(sizeof(orbitkv_lease), 16u);
   EXPECT_EQ(sizeof(orbitkv_operation), 8u);
+  EXPECT_EQ(offsetof(orbitkv_options, early_leases), 34u);
   EXPECT_EQ(offsetof(orbitkv_options, trace_file), 56u);
   EXPECT_EQ(offsetof(orbitkv_health_info, message), 32u);
   EXPECT_EQ(offsetof(orbitkv_layer, row_stride), 56u);

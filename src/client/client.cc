@@ -316,7 +316,8 @@ Outcome Client::query_candidates(InstanceId instance, std::span<const BlockHash>
 
 Outcome Client::query_prefetch(InstanceId instance, std::span<const BlockHash> hashes,
                                std::string_view request_id, std::uint16_t group, Ready& out) {
-  wire::QueryRequest request{instance, GroupId(group), wire::QueryMode::kRead, request_id, 0, 0, {}};
+  wire::QueryRequest request{
+      instance, GroupId(group), wire::QueryMode::kRead, request_id, 0, 0, {}, impl_->options.early_leases};
   auto result = run_query(request, hashes, [&](const wire::QueryRequest& part) {
     return impl_->command(wire::Opcode::kQuery, [&](wire::Buffer& frame) { wire::encode(part, frame); });
   });

@@ -69,7 +69,7 @@ void write_query(const QueryRequest& m, FrameBuilder& f) {
   f.array<std::byte>(m.instance.bytes);
   f.put(m.group.value);
   f.put(static_cast<std::uint8_t>(m.mode));
-  f.zeros(1);
+  f.put(static_cast<std::uint8_t>(m.early_lease));
   f.put(u16(m.request_id.size()));
   f.zeros(2);
   f.put(m.first);
@@ -108,7 +108,8 @@ Result<QueryRequest> decode_query_request(std::span<const std::byte> frame) {
   m.instance = in.name<InstanceId>();
   m.group = GroupId(in.get<std::uint16_t>());
   m.mode = static_cast<QueryMode>(in.get<std::uint8_t>());
-  in.zeros(1);
+  const auto early = in.get<std::uint8_t>();
+  m.early_lease = early != 0;
   const auto id_bytes = in.get<std::uint16_t>();
   in.zeros(2);
   m.first = in.get<std::uint32_t>();
@@ -116,6 +117,7 @@ Result<QueryRequest> decode_query_request(std::span<const std::byte> frame) {
   const auto count = in.get<std::uint32_t>();
   in.zeros(4);
   in.require(m.mode == QueryMode::kDiscover || m.mode == QueryMode::kRead, "unknown mode");
+  in.require(early <= (m.mode == QueryMode::kRead ? 1 : 0), "unknown flags");
   in.require(id_bytes <= limits::kRequestIdBytes, "request id is too long");
   in.require(m.total <= kMaxHashes, "more hashes than a query may have");
   in.require(count > 0 || m.total == 0, "a part without hashes");

@@ -37,6 +37,7 @@ struct QueryRequest {
   std::uint32_t first = 0;
   std::uint32_t total = 0;  // hashes of the whole query, <= 32 MiB / 32 bytes
   std::span<const BlockHash> hashes;
+  bool early_lease = false;  // read mode: lease while the last blocks are on their way
 };
 
 struct QueryReply {

@@ -82,6 +82,13 @@ TEST(Messages, ReplyBitmapsHaveOneBitAHash) {
   EXPECT_EQ(m->lease, kLease);
 }
 
+TEST(Messages, AQueryMayAskForAnEarlyLease) {
+  QueryRequest asked{kInstance, GroupId(0), QueryMode::kRead, "id", 0, 2, kHashes};
+  EXPECT_FALSE(decode_query_request(encoded(asked))->early_lease);
+  asked.early_lease = true;
+  EXPECT_TRUE(decode_query_request(encoded(asked))->early_lease);
+}
+
 TEST(Messages, AReplySaysWhatIsStoredAndWhatLoads) {
   const Buffer frame = encoded(QueryReply{0, 65, 3, 7, {}, {1, 0}, {0x8000000000000000, 1}, true});
   const auto m = decode_query_reply(frame);

@@ -144,6 +144,7 @@ constexpr Violation kViolations[] = {
     {"reply", 32, 6, 2, "unknown code 6"},
     {"reply", 28, 8, 4, "frame length 8"},
     {"query_request", kBody + 18, 3, 1, "unknown mode"},
+    {"query_request", kBody + 19, 2, 1, "unknown flags"},
     {"query_request", kBody + 20, 257, 2, "request id is too long"},
     {"query_request", kBody + 28, (1u << 20) + 1, 4, "more hashes than a query"},
     {"query_request", kBody + 28, 5, 4, "beyond the whole query"},

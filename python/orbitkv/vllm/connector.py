@@ -67,6 +67,8 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):
             name=f"vllm-{name}",
             copy_method=self._settings.copy_method,
             copy_pace=self._settings.copy_pace,
+            # A load that fails late costs a computation, but only under this policy.
+            early_leases=self._kv_transfer_config.kv_load_failure_policy == "recompute",
         )
 
     @property
