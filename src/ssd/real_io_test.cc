@@ -1,5 +1,6 @@
 // What only real files and this kernel can show: limits of memory and space, refusals.
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -44,6 +45,29 @@ TEST_P(RealIo, RefusalsNamePathAndRemedy) {
   const std::string path = bed_.path("long");
   EXPECT_TRUE(says(refusal(*io, path, ByteCount(std::uint64_t{1} << 61)), "ask for fewer"));
   EXPECT_NE(::access(path.c_str(), F_OK), 0);
+}
+
+// Whoever sleeps in epoll since before the request was made: poll(2) looks for itself.
+TEST_P(RealIo, EpollIsWokenByResultsAndByThoseThatWereLeft) {
+  Rig it(bed_, {}, ByteCount(8 * kStep));
+  const UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{EPOLLIN, {}};
+  ASSERT_EQ(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, it.io().completion_fd(), &event), 0);
+  Memory memory(2 * kStep);
+  for (int round = 0; round < 20; ++round) {
+    const IoRequest both[] = {it.request(IoOp::kRead, 1, 0, {memory.at(0, kStep)}),
+                              it.request(IoOp::kRead, 2, kStep, {memory.at(kStep, kStep)})};
+    ASSERT_EQ(it.io().submit(both), 2u);
+    for (int left = 2; left > 0; --left) {
+      IoResult one[1];
+      std::size_t got = 0;
+      while (got == 0) {
+        ASSERT_EQ(::epoll_wait(epoll.get(), &event, 1, 20'000), 1) << "nobody was woken";
+        got = it.io().reap(one, {});
+      }
+      EXPECT_EQ(one[0].error, 0);
+    }
+  }
 }
 
 // A file system of 1 MiB: reserving says so, and so does a write into a hole.

@@ -194,6 +194,7 @@ void UringIo::submit_chunk(const Chunk& chunk, void* memory) {
 
 std::size_t UringIo::take(std::span<Finished> out) {
   io_uring& ring = ring_->raw();
+  ring_->quiet();
   if (::io_uring_cq_ready(&ring) == 0) ring_->enter();
   const TimePoint now = monotonic_now();
   std::size_t taken = 0;
@@ -210,6 +211,7 @@ std::size_t UringIo::take(std::span<Finished> out) {
   }
   start_what_may();
   if (::io_uring_sq_ready(&ring) > 0) ring_->enter();
+  ring_->tell_rest();
   show();
   return taken;
 }

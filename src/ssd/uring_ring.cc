@@ -1,5 +1,7 @@
 #include "ssd/uring_ring.h"
 
+#include <sys/eventfd.h>
+
 #include <cerrno>
 #include <cstring>
 
@@ -66,11 +68,25 @@ Result<std::unique_ptr<UringRing>> UringRing::make() {
   // Waits with a time, entries that are never lost, changes of single buffers.
   constexpr unsigned kNeeded = IORING_FEAT_EXT_ARG | IORING_FEAT_NODROP | IORING_FEAT_RSRC_TAGS;
   if ((ring->ring_.features & kNeeded) != kNeeded) return refusal(ENOSYS);
+  ring->told_ = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!ring->told_.valid()) return refusal(errno);
+  const int registered = ::io_uring_register_eventfd(&ring->ring_, ring->told_.get());
+  if (registered < 0) return refusal(-registered);
   return ring;
 }
 
 UringRing::~UringRing() {
   if (made_) ::io_uring_queue_exit(&ring_);
+}
+
+void UringRing::quiet() {
+  eventfd_t events = 0;
+  if (::eventfd_read(told_.get(), &events) != 0)
+    ORBITKV_CHECK(errno == EAGAIN || errno == EINTR, "reading the eventfd of a ring");
+}
+
+void UringRing::tell_rest() {
+  if (::io_uring_cq_ready(&ring_) > 0) ::eventfd_write(told_.get(), 1);
 }
 
 void UringRing::start() {

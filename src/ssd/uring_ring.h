@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "base/time.h"
 #include "ssd/transfer.h"
 
@@ -33,7 +34,11 @@ class UringRing {
   UringRing(const UringRing&) = delete;
 
   io_uring& raw() { return ring_; }
-  int fd() const { return ring_.ring_fd; }  // readable while results wait
+  // Readable while results wait, from quiet() on again. The ring's own descriptor wakes no
+  // epoll where results wait to be let in (IORING_SETUP_DEFER_TASKRUN).
+  int fd() const { return told_.get(); }
+  void quiet();      // before results are taken
+  void tell_rest();  // after: some were left
   // An empty entry; what is queued is submitted if there is no room.
   io_uring_sqe* entry();
   // Submits what is queued, and lets results in that wait to be looked at.
@@ -48,6 +53,7 @@ class UringRing {
   void start();
 
   io_uring ring_{};
+  UniqueFd told_;
   bool made_ = false, started_ = false;
 };
 
