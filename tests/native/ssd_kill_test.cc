@@ -208,7 +208,8 @@ std::uint64_t live_and_die(const StoreConfig& config, IoKind kind, const Life& l
 
 void kill_and_open(std::uint64_t kills, IoKind kind, std::uint64_t seed) {
   const SsdFile file;
-  const StoreConfig config = file.config(kGiB, 16 * kMiB);
+  // Every kill leaves up to two segments that are hardly filled.
+  const StoreConfig config = file.config(kGiB, kMiB);
   std::mt19937_64 random(seed);
   std::uint64_t durable = 0, read = 0;
   for (std::uint64_t i = 1; i <= kills && !testing::Test::HasFailure(); ++i) {
