@@ -98,8 +98,10 @@ void Control::drop(const std::vector<model::NamespaceDigest>& digests, TimePoint
   for (const model::NamespaceDigest& digest : digests) {
     auto dropped = tier_->store().drop_space(digest);
     if (!dropped.ok()) {
-      drop.answer(dropped.error());
-      return;
+      if (drop.namespaces == 0) return drop.answer(dropped.error());
+      drop.left = digests.size() - drop.namespaces;
+      drop.why_left = dropped.error().message();
+      break;
     }
     drop.evicted += core_.drop_namespace(digest, now);
     ++drop.namespaces;
@@ -128,8 +130,11 @@ void Control::poll() {
           recompute("the namespaces are gone until the next start, but a path could not write that down "
                     "(orbitkv status); drop them again when it can"));
     } else {
-      drop.answer(
-          text_of({{"namespaces", drop.namespaces}, {"records", drop.records}, {"evicted", drop.evicted}}));
+      drop.answer(text_of({{"namespaces", drop.namespaces},
+                           {"records", drop.records},
+                           {"evicted", drop.evicted},
+                           {"left", drop.left},
+                           {"why_left", drop.why_left}}));
     }
   }
 }

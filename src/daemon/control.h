@@ -33,6 +33,8 @@ class Control {
   struct Drop {
     std::vector<ssd::TransferId> flushes;
     std::uint64_t namespaces = 0, records = 0, evicted = 0;
+    std::uint64_t left = 0;  // namespaces that could not be dropped, and why
+    std::string why_left;
     bool failed = false;
     Answer answer;
   };

@@ -84,10 +84,6 @@ void SsdTier::close_space(cache::TierSpace space) {
   store_->release(space_of(space));
 }
 
-// Control has told the store before it tells the core, by digest: that reaches namespaces
-// that no engine has asked for too.
-void SsdTier::drop_space(cache::TierSpace) {}
-
 // ---- blocks ----
 
 void SsdTier::find(cache::TierSpace space, std::span<const BlockHash> hashes, std::span<cache::TierRef> out) {
@@ -159,7 +155,7 @@ cache::Tier::Answer SsdTier::answer(ssd::Verdict verdict) {
   return Answer::kNo;
 }
 
-cache::Tier::Answer SsdTier::sealed(const Key& key, const cache::TierContext&, ByteCount bytes) {
+cache::Tier::Answer SsdTier::sealed(const Key& key, ByteCount bytes) {
   if (store_->find(space_of(key.space), key.hash)) return Answer::kNo;
   return answer(admission_.saved(admission_key(key), bytes, monotonic_now()));
 }

@@ -67,9 +67,8 @@ class SsdTier final : public cache::Tier {
                                  std::span<cache::LoadedSlot> slots_out) override;
   Result<cache::TransferId> store(const Key& key, std::span<const cache::SlotWords> slots) override;
   void suspect(const Key& key, const cache::LoadedSlot& first_shard) override;
-  void drop_space(cache::TierSpace space) override;
   void asked(cache::TierSpace space, const Asked& blocks, const cache::TierContext& first) override;
-  Answer sealed(const Key& key, const cache::TierContext& context, ByteCount bytes) override;
+  Answer sealed(const Key& key, ByteCount bytes) override;
   Answer leaving(const Key& key, ByteCount bytes) override;
 
  private:

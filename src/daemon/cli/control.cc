@@ -101,7 +101,11 @@ int ssd_drop(const SsdFlags& flags) {
   else
     std::printf("dropped %llu namespaces with %llu blocks on SSD and %llu in memory\n",
                 count_of(*answer, "namespaces"), count_of(*answer, "records"), count_of(*answer, "evicted"));
-  return 0;
+  const auto left = count_of(*answer, "left");
+  if (left > 0)
+    std::fprintf(stderr, "orbitkv ssd drop: %llu namespaces are left: %s\n", left,
+                 answer->at("why_left").get<std::string>().c_str());
+  return left > 0 ? 1 : 0;
 }
 
 }  // namespace orbitkv::daemon::cli
