@@ -1,0 +1,199 @@
+"""A Manager with an SSD, without an engine: what leaves memory comes back, also after a kill."""
+
+import os
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from manager_process import ManagerProcess, binary
+from orbitkv import CacheManagerClient, Layer, QueryLoading
+
+BLOCK = 64 << 10
+ROOM = 32  # blocks of the client's memory
+SPACE = '{"v":1,"model":"ssd"}'
+
+
+def key(number):
+    return number.to_bytes(32, "big")
+
+
+def content(number):
+    return np.random.default_rng(number).integers(0, 256, BLOCK, dtype=np.uint8)
+
+
+def manager_on(directory, pool="8MiB", extra=()):
+    options = ["--ssd-path", str(directory / "store"), "--ssd-size", "128MiB", "--ssd-segment-size", "4MiB"]
+    return ManagerProcess(pool=pool, extra=[*options, "--ssd-write-policy", "all", *extra])
+
+
+@pytest.fixture
+def manager(tmp_path):
+    with manager_on(tmp_path) as started:
+        yield started
+
+
+class Engine:
+    def __init__(self, manager, namespace=SPACE, early=False):
+        self.client = CacheManagerClient(manager.socket, os.urandom(16), early_leases=early)
+        self.client.wait_connected(10)
+        self.memory = np.zeros((ROOM, BLOCK), np.uint8)
+        layer = Layer("layer", 0, 0, self.memory, BLOCK, 1, BLOCK)
+        self.registered = self.client.register(namespace, 0, 1, "cpu:0", [layer], ROOM, 16)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.client.close()
+
+    def publish(self, manager, numbers):
+        """In pieces that the Manager's queue of writes takes."""
+        for at in range(0, len(numbers), 8):
+            piece = numbers[at : at + 8]
+            before = manager.status()["ssd"]["records"]
+            for slot, number in enumerate(piece):
+                self.memory[slot] = content(number)
+            save = self.client.save(self.registered, [(0, range(len(piece)), [key(n) for n in piece])])
+            assert self.client.wait_save(save, 10).success
+            manager.wait_for(lambda s, n=before + len(piece): s["ssd"]["records"] >= n, "the blocks on SSD")
+
+    def ask(self, numbers, request):
+        return self.client.query_prefetch(self.client.instance_id, [key(n) for n in numbers], request)
+
+    def lease(self, numbers, request):
+        deadline = time.monotonic() + 10
+        while isinstance(hit := self.ask(numbers, request), QueryLoading):
+            assert time.monotonic() < deadline, "it loads for ever"
+            time.sleep(0.001)
+        return hit
+
+    def restored(self, numbers, request="r"):
+        """How many of the blocks came back; all of them are compared."""
+        hit = self.lease(numbers, request)
+        if hit.hit_blocks:
+            self.memory[:] = 0
+            load = self.client.start_restore(self.registered, [(hit.lease, [range(hit.hit_blocks)])])
+            status = self.client.wait_restore(load, 10)
+            assert status.success, status.message
+            for slot, number in enumerate(numbers[: hit.hit_blocks]):
+                assert np.array_equal(self.memory[slot], content(number)), number
+        return hit.hit_blocks
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_four_times_the_memory_comes_back_and_survives_a_kill(manager, early):
+    everything = range(512)
+    with Engine(manager, early=early) as engine:
+        engine.publish(manager, everything)
+        for at in range(0, 512, ROOM):
+            assert engine.restored(everything[at : at + ROOM], f"first-{at}") == ROOM
+    manager.kill()
+    manager.start()
+    assert manager.status()["ssd"]["recovered"] == 512
+    with Engine(manager, early=early) as engine:
+        for at in range(0, 512, ROOM):
+            assert engine.restored(everything[at : at + ROOM], f"second-{at}") == ROOM
+    status = manager.wait_for(lambda s: s["leases"] == 0 and s["operations"] == 0, "nothing held")
+    assert status["ssd"]["reads"] >= 512 and status["failed_verifications"] == 0
+
+
+def test_a_query_says_loading_and_is_given_up_by_name(manager):
+    with Engine(manager) as engine:
+        engine.publish(manager, range(32))
+        manager.command("evict")
+        found = engine.client.query_candidates(engine.client.instance_id, [key(n) for n in range(34)], "c")
+        assert (found.hit_blocks, found.hit_positions) == (32, ())
+        assert found.stored_positions == tuple(range(32))
+        assert engine.ask(range(32), "r") == QueryLoading(32)
+        engine.client.cancel_query(engine.client.instance_id, "r")
+        assert engine.ask(range(32), "gone") == QueryLoading(32)
+    manager.wait_for(lambda s: s["loads"]["now"] == 0 and s["pool"]["leased"] == 0, "nothing on its way")
+
+
+def test_eviction_says_what_it_did(manager):
+    with Engine(manager) as engine:
+        engine.publish(manager, range(32))
+        hit = engine.lease(range(4), "r")
+        answer = manager.command("evict")
+        assert answer["evicted"] == 28 and answer["referenced"] == 4
+        assert answer["evicted_bytes"] >= 28 * BLOCK
+        engine.client.release(hit.lease)
+        assert manager.command("evict", "--bytes", "1KiB")["evicted"] == 1
+        assert engine.restored(range(32)) == 32
+
+
+def test_namespaces_are_listed_in_pieces_and_dropped_for_good(manager):
+    names = [f'{{"v":1,"model":"{n}"}}' for n in range(40)]
+    for number, name in enumerate(names):
+        with Engine(manager, name) as engine:
+            engine.publish(manager, [number])
+    listed = manager.command("ssd", "list")["namespaces"]
+    assert sorted(space["namespace"] for space in listed) == sorted(names)
+    one = next(space for space in listed if space["namespace"] == names[7])
+    assert manager.command("ssd", "drop", one["digest"][:20])["records"] == 1
+    manager.kill()
+    manager.start()
+    with Engine(manager, names[3]) as engine:
+        assert engine.restored([3]) == 1
+        assert manager.command("ssd", "drop", "--unasked")["namespaces"] == 38
+        (left,) = manager.command("ssd", "list")["namespaces"]
+        assert left["namespace"] == names[3] and left["asked"]
+    with Engine(manager, names[7]) as engine:
+        assert engine.restored([7]) == 0
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["ssd", "drop", "ffff"], "no stored namespace begins with"),
+        (["ssd", "drop"], "name one namespace"),
+        (["evict", "--bytes", "much"], "is not a size"),
+    ],
+)
+def test_commands_that_cannot_be_say_why(manager, words, says):
+    done = subprocess.run(
+        [binary(), *words, "--bootstrap-socket", manager.socket], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode != 0 and says in done.stderr
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        (["--ssd-size", "1GiB"], "--ssd-size needs --ssd-path"),
+        (["--load-wait", "10"], "--load-wait needs --ssd-path"),
+        (["--ssd-path", "STORE", "--ssd-write-policy", "some"], "auto, reuse or all"),
+        (["--ssd-path", "STORE", "--ssd-size", "1MiB"], "too small"),
+        (["--ssd-path", "STORE/no/such"], "STORE"),
+    ],
+)
+def test_options_that_cannot_be_say_why(tmp_path, options, says):
+    options = [option.replace("STORE", str(tmp_path / "store")) for option in options]
+    done = subprocess.run(
+        [binary(), "serve", "--bootstrap-socket", str(tmp_path / "s"), *options],
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode != 0 and says.replace("STORE", str(tmp_path / "store")) in done.stderr
+
+
+def test_without_an_ssd_the_commands_say_so():
+    with ManagerProcess() as manager:
+        assert "ssd" not in manager.status()
+        done = subprocess.run(
+            [binary(), "ssd", "list", "--bootstrap-socket", manager.socket], capture_output=True, text=True
+        )
+        assert done.returncode != 0 and "--ssd-path" in done.stderr
+        assert manager.command("evict")["evicted"] == 0
+
+
+def test_a_stop_writes_what_waits(tmp_path):
+    with manager_on(tmp_path) as manager:
+        with Engine(manager) as engine:
+            engine.publish(manager, range(16))
+        manager.stop()
+        assert manager.process.returncode == 0
+        manager.start()
+        assert manager.status()["ssd"]["recovered"] == 16
+        with Engine(manager) as engine:
+            assert engine.restored(range(16)) == 16
