@@ -313,10 +313,10 @@ void Core::tick(TimePoint now) {
 
 EvictReport Core::evict(ByteCount bytes, TimePoint) {
   const ImageStats before = impl_->images.stats();
-  impl_->images.evict(bytes);
+  const std::uint64_t kept = impl_->images.evict_let_go(bytes);
   const ImageStats after = impl_->images.stats();
   const std::uint64_t blocks = after.evicted - before.evicted;
-  return {blocks, after.evicted_bytes - before.evicted_bytes, after.pinned_images, after.held};
+  return {blocks, after.evicted_bytes - before.evicted_bytes, after.pinned_images, after.held, kept};
 }
 
 std::uint64_t Core::drop_namespace(const model::NamespaceDigest& digest, TimePoint) {
@@ -324,7 +324,6 @@ std::uint64_t Core::drop_namespace(const model::NamespaceDigest& digest, TimePoi
   if (!index) return 0;
   impl_->namespaces.acquire(*index);
   impl_->loads.doom(*index);
-  for (const TierSpace space : impl_->namespaces.spaces(*index)) impl_->tier->drop_space(space);
   const std::uint64_t dropped = impl_->images.drop_all(*index);
   impl_->namespaces.release(*index);
   return dropped;

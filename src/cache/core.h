@@ -149,6 +149,7 @@ struct EvictReport {
   ByteCount bytes;
   std::uint64_t referenced = 0;     // blocks that leases or restores hold
   std::uint64_t being_written = 0;  // blocks that the tier is reading
+  std::uint64_t kept = 0;           // blocks that are worth storing, and the tier takes no more now
 };
 
 struct InstanceStats {
@@ -202,10 +203,11 @@ class Core {
   // New pool capacity may let nothing wait; expiry, abandonment. Call at least every 250 ms.
   void tick(TimePoint now);
 
-  // Evicts unleased blocks, least recent first, until `bytes` are free or none is left.
+  // For the operator: evicts unleased blocks, least recent first, until `bytes` came free or
+  // none may go. Those that the tier wants and has not got stay; it begins to store them.
   EvictReport evict(ByteCount bytes, TimePoint now);
-  // Blocks of the namespace leave DRAM and the tier's open spaces; what is on its way does
-  // not arrive. Saves that engines have begun may still seal. Returns the blocks dropped.
+  // Blocks of the namespace, which the tier has forgotten just now, leave DRAM; what is on its
+  // way does not arrive. Saves that engines have begun may still seal. Returns the blocks dropped.
   std::uint64_t drop_namespace(const model::NamespaceDigest& digest, TimePoint now);
 
   CoreStats stats() const;

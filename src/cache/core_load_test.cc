@@ -247,7 +247,6 @@ TEST(CoreLoad, multi_part_list) {
   EXPECT_TRUE(m.read(0, 10).lease);
   EXPECT_EQ(m.t.tier.told.size(), 3u);
   EXPECT_EQ(m.t.tier.told[2].position, 7u);
-  EXPECT_EQ(m.t.tier.told[2].hit_run, 7u);
 }
 
 TEST(CoreLoad, multi_part_list_that_ends_empty_while_it_is_asked_again) {

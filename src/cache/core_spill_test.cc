@@ -43,8 +43,6 @@ TEST(CoreSpill, all_is_stored_at_the_seal) {
   s.save(0, 3);
   EXPECT_EQ(s.t.tier.stores.size(), 3u);
   EXPECT_EQ(s.stats().spilling, 3u);
-  ASSERT_EQ(s.t.tier.seal_contexts.size(), 3u);
-  EXPECT_EQ(s.t.tier.seal_contexts[0].length, 3u);
   EXPECT_TRUE(s.lease(0, 3)) << "readable while it is stored";
   s.t.all_stored();
   EXPECT_EQ(s.stats().spilled, 3u);
@@ -104,28 +102,73 @@ TEST(CoreSpill, evict_while_storing) {
   EXPECT_EQ(s.t->used(), ByteCount(0));
 }
 
-TEST(CoreSpill, evict_clean_first) {
-  Saver s;
-  s.save(0, 1);
-  s.t.tier.put(1);
-  s.save(1, 1);  // the tier has it already
-  s.t.tier.at_leave = Answer::kStore;
-  s.t.tier.most_stores = 0;
-  EXPECT_EQ(s.evict(1).blocks, 1u);
-  EXPECT_TRUE(s.resident(0)) << "older, but it would be lost";
-  EXPECT_FALSE(s.resident(1));
-  EXPECT_EQ(s.evict(1).blocks, 1u) << "nothing else is left: eviction does not wait";
-  EXPECT_FALSE(s.resident(0));
+// A pool of `blocks` that is full of them, 0 the oldest; the tier wants all and takes none.
+WorldOptions full(std::uint64_t blocks) {
+  WorldOptions options;
+  options.pool = blocks * slot_bytes();
+  options.core.eviction_batch = ByteCount(1);
+  return options;
 }
 
-TEST(CoreSpill, leaving_is_bounded_a_call) {
+TEST(CoreSpill, memory_takes_clean_ones_first_and_does_not_wait) {
+  Saver s(full(8));
+  s.t.tier.most_stores = 0;
+  s.t.tier.at_leave = Answer::kStore;
+  s.t.tier.put(1);
+  std::uint64_t n = 0;
+  while (s.stats().evicted == 0) s.save(n++);  // room runs out
+  EXPECT_TRUE(s.resident(0)) << "older, but it would be lost";
+  EXPECT_FALSE(s.resident(1)) << "the tier has it already";
+  s.save(n);
+  EXPECT_FALSE(s.resident(0)) << "nothing else is left";
+  EXPECT_TRUE(s.resident(n));
+}
+
+TEST(CoreSpill, memory_passes_over_a_bounded_number) {
+  Saver s(full(100));
+  s.t.tier.most_stores = 0;
+  s.t.tier.at_leave = Answer::kStore;
+  s.t.tier.put(90);  // further up than eviction looks
+  std::uint64_t n = 0;
+  std::size_t asked = 0;
+  for (; s.stats().evicted == 0; ++n) {
+    asked = s.t.tier.leaving_blocks.size();
+    s.save(n);
+  }
+  EXPECT_LE(s.t.tier.leaving_blocks.size() - asked, 66u);
+  EXPECT_FALSE(s.resident(0));
+  EXPECT_TRUE(s.resident(90));
+}
+
+TEST(CoreSpill, the_operator_takes_only_what_may_go) {
   Saver s;
   s.save(0, 200);
+  s.t.tier.put(150);
   s.t.tier.at_leave = Answer::kStore;
-  const EvictReport report = s.evict(10);
-  EXPECT_EQ(s.t.tier.leaving_blocks.size(), 64u);
-  EXPECT_EQ(report.being_written, 64u);
-  EXPECT_EQ(report.blocks, 10u) << "the rest goes as it is";
+  s.t.tier.most_stores = 100;
+  EvictReport report = s.t->core->evict(kGiB, s.t->now);
+  EXPECT_EQ(report.blocks, 1u) << "the one that the tier has";
+  EXPECT_EQ(report.being_written, 100u);
+  EXPECT_EQ(report.kept, 99u) << "the tier takes no more now";
+  EXPECT_EQ(s.stats().blocks, 199u);
+  s.t.all_stored();
+  report = s.t->core->evict(kGiB, s.t->now);
+  EXPECT_EQ(report.blocks, 100u);
+  EXPECT_EQ(report.being_written, 99u);
+  EXPECT_EQ(report.kept, 0u);
+  s.t.all_stored();
+  EXPECT_EQ(s.evict(10).blocks, 10u) << "no more than was asked for";
+  EXPECT_EQ(s.t->core->evict(kGiB, s.t->now).blocks, 89u);
+  EXPECT_EQ(s.t.tier.records.size(), 200u) << "all were written first";
+  EXPECT_EQ(s.t->used(), ByteCount(0));
+}
+
+TEST(CoreSpill, the_operator_takes_what_nobody_wants) {
+  Saver s;
+  s.save(0, 200);
+  const EvictReport report = s.t->core->evict(kGiB, s.t->now);
+  EXPECT_EQ(report.blocks, 200u);
+  EXPECT_EQ(report.kept + report.being_written, 0u);
 }
 
 TEST(CoreSpill, window_is_considered_before_memory_runs_out) {
@@ -336,8 +379,8 @@ TEST(CoreSpill, dropped_namespace_is_gone_and_what_was_on_its_way_does_not_arriv
   Engine other(*s.t, {.instance = 2, .name_space = "other"});
   s.t->store(other.worker, other.registration, hashes(0, 2));
   const auto digest = model::namespace_digest(rank_of({}));
+  s.t.tier.records.clear();  // the tier is told first, by others
   EXPECT_EQ(s.t->core->drop_namespace(digest, s.t->now), 3u);
-  EXPECT_EQ(s.t.tier.dropped.size(), 1u);
   EXPECT_FALSE(s.resident(0));
   EXPECT_EQ(code_of(s.t->restore(s.t->next_op(s.e.worker), s.e.registration, held, {1})), Code::kRecompute);
   s.t.loaded(8);  // whatever the device says

@@ -34,7 +34,7 @@ class ScriptedTier : public Tier {
     std::vector<LoadedSlot> marks;
   };
   struct Told {
-    std::uint32_t position = 0, hit_run = 0, length = 0;
+    std::uint32_t position = 0, length = 0;
     std::vector<std::uint64_t> blocks, resident, stored;
   };
 
@@ -50,10 +50,9 @@ class ScriptedTier : public Tier {
   std::vector<Told> told;
   std::vector<std::pair<std::uint64_t, LoadedSlot>> suspects;
   std::vector<std::uint64_t> sealed_blocks, leaving_blocks;
-  std::vector<TierContext> seal_contexts;
   std::uint64_t finds = 0, busy_loads = 0;
   std::multiset<std::uint32_t> open;
-  std::set<std::uint32_t> closed, dropped;
+  std::set<std::uint32_t> closed;
 
   static std::uint64_t block_of(const BlockHash& hash) {
     std::uint64_t n = 0;
@@ -130,23 +129,17 @@ class ScriptedTier : public Tier {
     expect_open(key.space);
     suspects.emplace_back(block_of(key.hash), first_shard);
   }
-  void drop_space(TierSpace space) override {
-    expect_open(space);
-    dropped.insert(space.value);
-    std::erase_if(records, [&](const auto& r) { return r.first.first == space.value; });
-  }
   void asked(TierSpace space, const Asked& blocks, const TierContext& first) override {
     expect_open(space);
-    Told t{first.position, first.hit_run, first.length, {}, {}, {}};
+    Told t{first.position, first.length, {}, {}, {}};
     for (const BlockHash& h : blocks.hashes) t.blocks.push_back(block_of(h));
     t.resident.assign(blocks.resident.begin(), blocks.resident.end());
     t.stored.assign(blocks.stored.begin(), blocks.stored.end());
     told.push_back(std::move(t));
   }
-  Answer sealed(const Key& key, const TierContext& context, ByteCount) override {
+  Answer sealed(const Key& key, ByteCount) override {
     expect_open(key.space);
     sealed_blocks.push_back(block_of(key.hash));
-    seal_contexts.push_back(context);
     return at_seal;
   }
   Answer leaving(const Key& key, ByteCount) override {
@@ -216,9 +209,9 @@ class RandomTier : public ScriptedTier {
     most_stores = random_() % 12;
     return ScriptedTier::store(key, slots);
   }
-  Answer sealed(const Key& key, const TierContext& context, ByteCount bytes) override {
+  Answer sealed(const Key& key, ByteCount bytes) override {
     at_seal = static_cast<Answer>(random_() % 3);
-    return ScriptedTier::sealed(key, context, bytes);
+    return ScriptedTier::sealed(key, bytes);
   }
   Answer leaving(const Key& key, ByteCount bytes) override {
     at_leave = random_() % 3 == 0 ? Answer::kNo : Answer::kStore;

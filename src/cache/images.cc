@@ -73,6 +73,12 @@ BlockKey Images::key(RecordId record) const {
   return {h.hash, h.name_space, h.group};
 }
 
+bool Images::serves(RecordId record, const BlockKey& key) const {
+  const HotRecord& h = table_.hot(record);
+  return (sealed(record) || loading(record)) && h.hash == key.hash && h.name_space == key.name_space &&
+         h.group == key.group;
+}
+
 ByteCount Images::bytes(RecordId record) const {
   return table_.cold(record).total_units * ByteCount(kUnit);
 }

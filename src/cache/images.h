@@ -89,6 +89,8 @@ class Images {
   bool held(RecordId record) const { return table_.hot(record).flags & kHeldForIo; }
   // Neither pinned nor read by a device.
   bool unheld(RecordId record) const { return table_.cold(record).pins == 0 && !held(record); }
+  // It is the sealed or loading image of this key.
+  bool serves(RecordId record, const BlockKey& key) const;
 
   struct SlotView {
     SlotState state = SlotState::kAbsent;
@@ -131,6 +133,8 @@ class Images {
   void pin(std::span<const RecordId> records);
   // Last record first, so that the head of a prefix outlives its tail.
   void unpin(std::span<const RecordId> records);
+  // A sealed image becomes the most recent one.
+  void touch(RecordId record);
   // Removes a sealed image from sight at once; pinned bytes stay until the last unpin.
   void drop(RecordId record);
   // Every sealed image of a namespace; walks the table. Returns how many.
@@ -139,6 +143,9 @@ class Images {
   // Unpinned images, least recent first, until at least `bytes` came free or none is left.
   // Those that the keeper wants stored first are passed over, a bounded number of them.
   ByteCount evict(ByteCount bytes);
+  // Likewise, but only what the keeper lets go, however many stay. Returns how many did
+  // because they ought to be stored and cannot be now.
+  std::uint64_t evict_let_go(ByteCount bytes);
   // Images that have been without a lent slot, incomplete, since before `limit`.
   void abandon_idle_since(TimePoint limit);
 
@@ -178,7 +185,11 @@ class Images {
   ByteCount take_apart(RecordId record, ImageEvent event, std::uint64_t unsafe_shards = 0);
   std::uint64_t unsafe_shards(RecordId record) const;
   ByteCount evict_one(RecordId record);
-  ByteCount evict_clean(ByteCount bytes);
+  struct Clean {
+    ByteCount freed;
+    std::uint64_t passed = 0, dirty = 0;  // passed over; of them not being stored
+  };
+  Clean evict_clean(ByteCount bytes, std::uint64_t most_passed);
   Keeper::Leave leave(RecordId record);
   void remove_inflight(RecordId record);
   void free_inflight(std::uint32_t index);

@@ -1,5 +1,6 @@
 // Pins, and who goes when memory, a record or an index cell is needed.
 #include <array>
+#include <limits>
 
 #include "base/check.h"
 #include "base/limits.h"
@@ -11,7 +12,7 @@ namespace {
 
 constexpr std::size_t kAhead = 12;  // blocks, of prefetches
 // Images that one eviction passes over because they ought to be stored first.
-constexpr std::uint32_t kPassedOver = 64;
+constexpr std::uint64_t kPassedOver = 64;
 
 }  // namespace
 
@@ -44,11 +45,17 @@ void Images::unpin_one(RecordId record) {
   stats_.pinned -= c.total_units * ByteCount(kUnit);
   --stats_.pinned_images;
   if (sealed(record)) {
-    if (table_.listed(record)) table_.unlink(record);
-    table_.push_recent(record);
+    touch(record);
   } else if (!loading(record) && !held(record)) {
     take_apart(record, ImageEvent::kUnheld);
   }
+}
+
+// A pinned one becomes recent with its last unpin.
+void Images::touch(RecordId record) {
+  if (!sealed(record) || table_.cold(record).pins > 0) return;
+  if (table_.listed(record)) table_.unlink(record);
+  table_.push_recent(record);
 }
 
 void Images::drop(RecordId record) {
@@ -132,32 +139,42 @@ Keeper::Leave Images::leave(RecordId record) {
 }
 
 // Goes up the list and takes what the keeper lets go.
-ByteCount Images::evict_clean(ByteCount bytes) {
-  ByteCount freed;
-  std::uint32_t passed = 0;
-  for (RecordId at = table_.least_recent(); freed < bytes && at != kNoRecord && passed < kPassedOver;) {
+Images::Clean Images::evict_clean(ByteCount bytes, std::uint64_t most_passed) {
+  Clean done;
+  RecordId at = table_.least_recent();
+  while (done.freed < bytes && at != kNoRecord && done.passed < most_passed) {
     const RecordId record = at;
     at = table_.more_recent(record);
     if (!unheld(record)) {
       table_.unlink(record);
-    } else if (leave(record) == Keeper::Leave::kGo) {
-      freed += evict_one(record);
+      continue;
+    }
+    const Keeper::Leave answer = leave(record);
+    if (answer == Keeper::Leave::kGo) {
+      done.freed += evict_one(record);
     } else {
-      ++passed;
+      ++done.passed;
+      done.dirty += answer == Keeper::Leave::kDirty ? 1 : 0;
     }
   }
-  return freed;
+  return done;
 }
 
 ByteCount Images::evict(ByteCount bytes) {
   ByteCount freed;
-  if (keeper_ != nullptr) freed = evict_clean(bytes);
+  if (keeper_ != nullptr) freed = evict_clean(bytes, kPassedOver).freed;
   while (freed < bytes) {
     const RecordId record = victim();
     if (record == kNoRecord) break;
     freed += evict_one(record);
   }
   return freed;
+}
+
+std::uint64_t Images::evict_let_go(ByteCount bytes) {
+  if (keeper_ != nullptr) return evict_clean(bytes, std::numeric_limits<std::uint64_t>::max()).dirty;
+  evict(bytes);
+  return 0;
 }
 
 bool Images::evict_in_window(const BlockKey& key) {

@@ -123,38 +123,40 @@ void Leases::look_up(Seen& seen, QueryAnswer& answer) {
   seen.complete = resident == n;
 }
 
-// The tier is asked for what is not resident only, all of the part at once.
+// All of the part at once: what is not resident, and behind the first such block also what
+// is where room for the loads may evict it.
 void Leases::ask_tier(Seen& seen, QueryAnswer& answer) {
   if (tier_ == nullptr || seen.target.tier == kNoTierSpace || seen.complete) return;
   const std::size_t n = seen.part.hashes.size();
   answer.stored.assign((n + 63) / 64, 0);
   const auto mark = [&](std::size_t i) { answer.stored[i / 64] |= std::uint64_t{1} << (i % 64); };
-  absent_.clear();
-  absent_at_.clear();
+  asked_.clear();
+  asked_at_.clear();
   for (std::uint32_t i = seen.run; i < n; ++i) {
     const RecordId record = seen.lookups[i].record;
-    if (record == kNoRecord) {
-      absent_.push_back(seen.part.hashes[i]);
-      absent_at_.push_back(i);
-    } else if (images_.loading(record)) {
+    if (record != kNoRecord && images_.loading(record)) {
       mark(i);
+    } else if (record == kNoRecord || (seen.takes && !asked_.empty())) {
+      asked_.push_back(seen.part.hashes[i]);
+      asked_at_.push_back(i);
     }
   }
-  absent_found_.assign(absent_.size(), {});
-  tier_->find(seen.target.tier, absent_, absent_found_);
+  asked_found_.assign(asked_.size(), {});
+  tier_->find(seen.target.tier, asked_, asked_found_);
   stored_.assign(n, {});
-  for (std::size_t k = 0; k < absent_.size(); ++k) {
-    if (!absent_found_[k]) continue;
-    stored_[absent_at_[k]] = absent_found_[k];
-    mark(absent_at_[k]);
+  for (std::size_t k = 0; k < asked_.size(); ++k) {
+    if (!asked_found_[k]) continue;
+    const std::uint32_t i = asked_at_[k];
+    stored_[i] = asked_found_[k];
+    if (seen.lookups[i].record == kNoRecord) mark(i);
   }
   seen.stored = stored_;
 }
 
-void Leases::tell_tier(const Seen& seen, const QueryAnswer& answer, std::uint32_t hits) const {
+void Leases::tell_tier(const Seen& seen, const QueryAnswer& answer) const {
   if (tier_ == nullptr || seen.target.tier == kNoTierSpace || seen.part.hashes.empty()) return;
   tier_->asked(seen.target.tier, {seen.part.hashes, answer.resident, answer.stored},
-               {seen.part.first, hits, seen.part.total});
+               {seen.part.first, seen.part.total});
 }
 
 std::uint32_t Leases::Seen::reach() const {
@@ -324,8 +326,9 @@ void Leases::absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer) {
   Lease& lease = leases_[index];
   const bool read = lease.name.mode == QueryMode::kRead;
   const auto count = static_cast<std::uint32_t>(seen.lookups.size());
+  seen.takes = read && lease.run_open;
   ask_tier(seen, answer);
-  if (read) tell_tier(seen, answer, lease.hits);
+  if (read) tell_tier(seen, answer);
   std::uint32_t run = 0;
   if (lease.run_open) run = read ? take_run(index, seen) : seen.reach();
   if (read) {

@@ -154,6 +154,7 @@ class Leases {
     std::span<const TierRef> stored = {};  // by hash; empty: the tier was not asked or has none
     std::uint32_t run = 0;                 // leading resident hashes of the part
     bool complete = true;                  // all are resident
+    bool takes = false;                    // its run is pinned and loaded, which may evict
     bool last() const { return part.first + part.hashes.size() == part.total; }
     bool at_hand(std::size_t i) const {
       return lookups[i].record != kNoRecord || (!stored.empty() && stored[i]);
@@ -165,7 +166,7 @@ class Leases {
   std::uint64_t resident_word(std::span<Lookup> lookups) const;
   void look_up(Seen& seen, QueryAnswer& answer);
   void ask_tier(Seen& seen, QueryAnswer& answer);
-  void tell_tier(const Seen& seen, const QueryAnswer& answer, std::uint32_t hits) const;
+  void tell_tier(const Seen& seen, const QueryAnswer& answer) const;
   Result<std::uint32_t> prepare(SessionId session, Seen& seen, QueryAnswer& answer);
   Result<std::uint32_t> start(SessionId session, const Seen& seen);
   Status restart(std::uint32_t index, std::uint32_t kept, Seen& seen, QueryAnswer& answer);
@@ -173,7 +174,7 @@ class Leases {
   void answer_again(std::uint32_t index, const Seen& seen, QueryAnswer& answer);
   void absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer);
   std::uint32_t take_run(std::uint32_t index, const Seen& seen);
-  bool want_block(std::uint32_t index, std::uint32_t position, const Seen& seen);
+  bool want_block(std::uint32_t index, std::uint32_t i, const Seen& seen);
   void end_part(std::uint32_t index, const Seen& seen);
   void become_ready(std::uint32_t index, TimePoint now);
   void settle(const Loads::Ended& ended, TimePoint now);
@@ -204,9 +205,9 @@ class Leases {
   // Of the part at hand.
   std::vector<Lookup> lookups_;
   std::vector<TierRef> stored_;
-  std::vector<BlockHash> absent_;  // hashes that the tier is asked for, their places, its answers
-  std::vector<std::uint32_t> absent_at_;
-  std::vector<TierRef> absent_found_;
+  std::vector<BlockHash> asked_;  // hashes that the tier is asked for, their places, its answers
+  std::vector<std::uint32_t> asked_at_;
+  std::vector<TierRef> asked_found_;
   LeaseStats stats_;
 };
 

@@ -15,41 +15,40 @@ constexpr std::size_t kKeptRecords = 1024;  // of a recycled object
 
 // ---- the run ----
 
-// Pins the leading run of the part and has loaded what of it is stored only. Everything
-// that is there is pinned before the first slot is lent, because lending evicts.
+// Pins the leading run of the part, from its front, and has loaded what of it is stored only.
+// Lending evicts: never what the run has taken, and what it has not reached yet only after all
+// else, the furthest first. Pinned, a tail as large as memory would keep its own head out.
 std::uint32_t Leases::take_run(std::uint32_t index, const Seen& seen) {
   std::vector<RecordId>& records = leases_[index].records;
-  const auto had = static_cast<std::uint32_t>(records.size());
+  const std::size_t had = records.size();
   const std::uint32_t reach = seen.reach();
   records.reserve(had + reach);
-  for (std::uint32_t i = 0; i < reach; ++i) records.push_back(seen.lookups[i].record);
-  images_.pin(std::span(records).subspan(had, seen.run));
-  for (std::uint32_t i = seen.run; i < reach; ++i) {
-    if (records[had + i] != kNoRecord) images_.pin({&records[had + i], 1});
+  for (std::uint32_t i = 0; i < seen.run; ++i) records.push_back(seen.lookups[i].record);
+  images_.pin(std::span(records).subspan(had));
+  for (std::uint32_t i = reach; i-- > seen.run;) {
+    if (seen.lookups[i].record != kNoRecord) images_.touch(seen.lookups[i].record);
   }
   for (std::uint32_t i = seen.run; i < reach; ++i) {
-    if (want_block(index, had + i, seen)) continue;
-    for (std::uint32_t k = i; k < reach; ++k) {
-      if (records[had + k] != kNoRecord) images_.unpin({&records[had + k], 1});
-    }
-    records.resize(had + i);
-    return i;
+    if (!want_block(index, i, seen)) return i;
   }
   return reach;
 }
 
-// False: it cannot be loaded, so the run ends before it.
-bool Leases::want_block(std::uint32_t index, std::uint32_t position, const Seen& seen) {
+// Hash `i` of the part, next in the run. False: it cannot be loaded, so the run ends before it.
+bool Leases::want_block(std::uint32_t index, std::uint32_t i, const Seen& seen) {
   Lease& lease = leases_[index];
-  RecordId& record = lease.records[position];
-  if (record == kNoRecord) {
-    const std::size_t i = position - seen.part.first;
-    const BlockKey key{seen.part.hashes[i], seen.target.space.name_space, seen.target.space.group};
+  const BlockKey key{seen.part.hashes[i], seen.target.space.name_space, seen.target.space.group};
+  RecordId record = seen.lookups[i].record;
+  // It may have been evicted for a block before it, and the record taken for another.
+  if (record == kNoRecord || !images_.serves(record, key)) {
+    if (seen.stored.empty() || !seen.stored[i]) return false;
     record =
         loads_.start({key, seen.stored[i], seen.target.shards, seen.target.slot_bytes}, LeaseIndex(index));
     if (record == kNoRecord) return false;
-    images_.pin({&record, 1});
   }
+  const auto position = static_cast<std::uint32_t>(lease.records.size());
+  lease.records.push_back(record);
+  images_.pin({&record, 1});
   if (!images_.loading(record)) return true;
   loads_.join(record, {LeaseIndex(index), position});
   ++lease.pending;

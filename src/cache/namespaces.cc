@@ -76,10 +76,4 @@ TierSpace Namespaces::space(NamespaceIndex index, GroupId group) const {
   return kNoTierSpace;
 }
 
-std::vector<TierSpace> Namespaces::spaces(NamespaceIndex index) const {
-  std::vector<TierSpace> out;
-  for (const auto& [group, space] : entries_.at(index.value).spaces) out.push_back(space);
-  return out;
-}
-
 }  // namespace orbitkv::cache

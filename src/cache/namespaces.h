@@ -38,7 +38,6 @@ class Namespaces {
   // Opens the spaces of the rank's groups that are not open.
   void open_spaces(NamespaceIndex index, const model::RankRegistration& rank);
   TierSpace space(NamespaceIndex index, GroupId group) const;
-  std::vector<TierSpace> spaces(NamespaceIndex index) const;
 
  private:
   struct Entry {

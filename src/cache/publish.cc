@@ -194,9 +194,7 @@ void Publisher::drained(OperationIndex index, const DrainReport& report, TimePoi
 }
 
 void Publisher::commit(const Operation& op, std::size_t i, std::uint64_t digest, TimePoint now) {
-  if (!p_.images.commit(op.slots[i], digest, now)) return;
-  const TierContext context{static_cast<std::uint32_t>(i), 0, static_cast<std::uint32_t>(op.slots.size())};
-  p_.spill.sealed(op.slots[i].record, context);
+  if (p_.images.commit(op.slots[i], digest, now)) p_.spill.sealed(op.slots[i].record);
 }
 
 void Publisher::withdraw(OperationIndex index, const Error& why, TimePoint now) {

@@ -33,11 +33,11 @@ bool Spill::store(RecordId record, const Tier::Key& key) {
   return true;
 }
 
-void Spill::sealed(RecordId record, const TierContext& context) {
+void Spill::sealed(RecordId record) {
   if (p_.tier == nullptr) return;
   const Tier::Key key = key_of(record);
   if (key.space == kNoTierSpace) return;
-  if (p_.tier->sealed(key, context, p_.images.bytes(record)) == Tier::Answer::kStore) store(record, key);
+  if (p_.tier->sealed(key, p_.images.bytes(record)) == Tier::Answer::kStore) store(record, key);
 }
 
 Keeper::Leave Spill::leaving(RecordId record) {

@@ -32,7 +32,7 @@ class Spill : public Keeper {
   explicit Spill(const Parts& parts) : p_(parts) {}
 
   // An engine has saved it.
-  void sealed(RecordId record, const TierContext& context);
+  void sealed(RecordId record);
   // A bounded piece of the window at the least recent end.
   void write_behind();
   // The tier's word on a store of ours. False: not one of ours.

@@ -25,12 +25,10 @@ struct TierRef {
   explicit operator bool() const { return record != 0xFFFFFFFFu; }
 };
 
-// How a chain of blocks was asked for or saved, for the admission policy. Of a save:
-// where the block stood in the list that was published, which need not begin a chain.
+// Where blocks stand in the chain that was asked for, for the admission policy.
 struct TierContext {
   std::uint32_t position = 0;  // of the first block
-  std::uint32_t hit_run = 0;   // blocks of the chain that were found before it
-  std::uint32_t length = 0;    // blocks of the chain; 0: not known
+  std::uint32_t length = 0;    // blocks of the chain
 };
 
 // What the record says of an image; its header has been compared with it once it is loaded.
@@ -65,8 +63,6 @@ class Tier {
   // A restore says that the image with this mark did not verify; the tier looks itself and
   // fences stores of it that are under way. Nothing where it holds another one or none.
   virtual void suspect(const Key& key, const LoadedSlot& first_shard) = 0;
-  // Everything of the space, loads and stores under way included.
-  virtual void drop_space(TierSpace space) = 0;
 
   // ---- admission ----
   enum class Answer : std::uint8_t { kStore, kLater, kNo };
@@ -79,7 +75,7 @@ class Tier {
   };
   virtual void asked(TierSpace space, const Asked& blocks, const TierContext& first) = 0;
   // It was saved by an engine. kLater: leaving() decides.
-  virtual Answer sealed(const Key& key, const TierContext& context, ByteCount bytes) = 0;
+  virtual Answer sealed(const Key& key, ByteCount bytes) = 0;
   // DRAM is about to let it go. Anything but kStore: it goes as it is; also where the tier
   // holds it already.
   virtual Answer leaving(const Key& key, ByteCount bytes) = 0;
