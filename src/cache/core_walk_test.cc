@@ -126,6 +126,15 @@ class Walk {
     for (std::uint64_t i = 0; i < count; ++i) out.push_back(chain * 1000 + i);
     return out;
   }
+  // Of several chains in their order: longer than memory.
+  std::vector<std::uint64_t> some_long_list() {
+    std::vector<std::uint64_t> out;
+    const std::uint64_t first = pick(6), count = kChainBlocks * (2 + pick(4)) + pick(kChainBlocks);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      out.push_back((first + i / kChainBlocks) % 6 * 1000 + i % kChainBlocks);
+    }
+    return out;
+  }
   static std::vector<BlockHash> to_hashes(const std::vector<std::uint64_t>& blocks) {
     std::vector<BlockHash> out;
     for (const std::uint64_t b : blocks) out.push_back(hash_of(b));
@@ -328,16 +337,18 @@ class Walk {
 
   void read() {
     const int e = static_cast<int>(pick(kEngines));
-    const auto list = some_prefix();
+    const auto list = o_.tier && pick(4) == 0 ? some_long_list() : some_prefix();
     ask(e, "request-" + std::to_string(pick(4)), list);
   }
   void ask(int e, const std::string& id, const std::vector<std::uint64_t>& list) {
     const auto wanted = to_hashes(list);
     QueryPart part = w_.part(wanted, id, QueryMode::kRead, e + 1);
     part.early_lease = e == 0;
+    const CoreStats before = w_.core->stats();
     const auto asked = w_.core->query(engines_[e].scheduler, part, w_.now);
     ASSERT_TRUE(asked.ok()) << asked.error().to_string();
     const QueryAnswer& answer = *asked;
+    check_misses(before, answer, list.size());
     // An old lease under the same id is gone unless it is answered again.
     const auto name = std::pair(e, id);
     if (names_.contains(name) && names_[name] != answer.lease) leases_.erase(names_[name]);
@@ -368,6 +379,28 @@ class Walk {
     const bool all_there = std::none_of(it->second.pinned.begin(), it->second.pinned.end(),
                                         [](const auto& shards) { return shards.empty(); });
     for (int i = 0; i < 2 && !all_there && leases_.contains(answer.lease); ++i) restore(answer.lease);
+  }
+
+  // A run ends early for a reason only; for want of memory when none was left to evict.
+  void check_misses(const CoreStats& before, const QueryAnswer& answer, std::size_t asked) {
+    const CoreStats s = w_.core->stats();
+    // The answer to a lease or a wait that is there already has no run of its own.
+    const bool first_time = s.hits + s.misses != before.hits + before.misses;
+    if (!first_time || s.loads_gone != before.loads_gone) return;
+    const auto bit = [](const std::vector<std::uint64_t>& bits, std::size_t i) {
+      return i / 64 < bits.size() && (bits[i / 64] >> (i % 64) & 1) != 0;
+    };
+    std::size_t run = 0;
+    while (run < asked && bit(answer.resident, run)) ++run;
+    EXPECT_GE(answer.hit_blocks, run) << "what is there at the front is a hit";
+    const bool in_hand = s.inflight_images > 0;  // by publishers, perhaps: never loaded over
+    if (answer.hit_blocks == run && bit(answer.stored, run) && !in_hand) {
+      EXPECT_GT(s.loads_refused_memory + s.loads_refused_bounds,
+                before.loads_refused_memory + before.loads_refused_bounds);
+    }
+    if (s.loads_refused_memory == before.loads_refused_memory) return;
+    EXPECT_GE(s.leased.value / slot_bytes().value + s.spilling * o_.shards, s.blocks * o_.shards)
+        << "memory for a load was refused though some could be evicted";
   }
 
   // Those who wait ask again, and so learn of their lease before anything else happens.
@@ -632,6 +665,7 @@ CoreStats walk(std::uint64_t first_seed, int seeds, WalkOptions options) {
     sum.loads_given_up += s.loads_given_up;
     sum.shared_loads += s.shared_loads;
     sum.load_timeouts += s.load_timeouts;
+    sum.loads_refused_memory += s.loads_refused_memory;
     sum.early_leases += s.early_leases;
     sum.awaited_restores += s.awaited_restores;
     sum.spilled += s.spilled;
@@ -674,6 +708,7 @@ void expect_a_busy_tier(const CoreStats& sum) {
   EXPECT_GT(sum.loads_given_up, 20u);
   EXPECT_GT(sum.shared_loads, 50u);
   EXPECT_GT(sum.load_timeouts, 10u);
+  EXPECT_GT(sum.loads_refused_memory, 20u);
   EXPECT_GT(sum.early_leases, 20u);
   EXPECT_GT(sum.awaited_restores, 20u);
   EXPECT_GT(sum.spilled, 500u);
