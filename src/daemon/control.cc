@@ -52,7 +52,8 @@ Result<std::string> Control::evict(ByteCount bytes, TimePoint now) {
                   {"evicted_bytes", report.bytes.value},
                   {"free", pool_.free_bytes().value},
                   {"referenced", report.referenced},
-                  {"being_written", report.being_written}});
+                  {"being_written", report.being_written},
+                  {"kept", report.kept}});
 }
 
 Result<std::string> Control::list(const std::string& after) const {

@@ -41,6 +41,7 @@ json paths_json(const ssd::Store& store) {
     paths.push_back({{"path", path.path.substr(0, kPathShown)},
                      {"state", path.state == ssd::PathState::kOk ? "ok" : "writes stopped"},
                      {"why", path.why.substr(0, kPathShown)},
+                     {"note", path.note.substr(0, kPathShown)},
                      {"capacity", path.capacity.value},
                      {"used", path.used.value},
                      {"records", path.records},

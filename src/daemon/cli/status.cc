@@ -23,12 +23,14 @@ void print_ssd(const json& ssd) {
       ssd.at("reads").get<unsigned long long>(), ssd.at("writes").get<unsigned long long>(),
       size_of(ssd, "queued_bytes").c_str(),
       ssd.at("device_written_bytes").get<double>() / std::max(1.0, ssd.at("written_bytes").get<double>()));
-  for (const json& path : ssd.at("paths"))
-    std::printf("          %s: %s%s%s, %s of %s used\n", path.at("path").get<std::string>().c_str(),
-                path.at("state").get<std::string>().c_str(),
-                path.at("why").get<std::string>().empty() ? "" : ": ",
-                path.at("why").get<std::string>().c_str(), size_of(path, "used").c_str(),
+  for (const json& path : ssd.at("paths")) {
+    std::printf("          %s: %s, %s of %s used\n", path.at("path").get<std::string>().c_str(),
+                path.at("state").get<std::string>().c_str(), size_of(path, "used").c_str(),
                 size_of(path, "capacity").c_str());
+    for (const char* what : {"why", "note"})
+      if (const auto text = path.at(what).get<std::string>(); !text.empty())
+        std::printf("          %s\n", text.c_str());
+  }
 }
 
 void print_text(const json& status) {
