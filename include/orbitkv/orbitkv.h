@@ -106,7 +106,8 @@ typedef struct orbitkv_options {
   const char* copy_pace;         // "full" (NULL), "gentle": slower, for compute beside it
   const char* trace_file;        // JSON lines, one an operation; NULL: ORBITKV_TRACE_TRANSFERS
 } orbitkv_options;
-#define ORBITKV_OPTIONS_INIT {sizeof(orbitkv_options), NULL, NULL, 5000, 64, true, true, false, NULL, NULL, NULL}
+#define ORBITKV_OPTIONS_INIT \
+  {sizeof(orbitkv_options), NULL, NULL, 5000, 64, true, true, false, NULL, NULL, NULL}
 
 // Connects if a Manager is there; if not, the client is made all the same and goes on
 // trying in the background. options NULL: the defaults. REJECT: an option is wrong.

@@ -66,12 +66,12 @@ inline constexpr ByteCount kHugePageBytes = 2 * kMiB;
 inline constexpr std::uint32_t kProbeWindow = 32;  // residency index
 
 // SSD store: format (docs/ssd-format.md).
-inline constexpr std::uint32_t kSpaceDrops = 64;       // namespaces dropped, records not yet reclaimed
-inline constexpr std::uint32_t kStorePaths = 64;       // of one store
+inline constexpr std::uint32_t kSpaceDrops = 64;        // namespaces dropped, records not yet reclaimed
+inline constexpr std::uint32_t kStorePaths = 64;        // of one store
 inline constexpr std::uint32_t kPathNumbers = 1 << 16;  // ever given in one store
-inline constexpr std::uint32_t kStoredSpaces = 4096;   // groups of namespaces that a store knows
-inline constexpr std::uint32_t kSegmentSpaces = 256;   // of them in one segment
-inline constexpr std::uint32_t kDescriptorPages = 64;  // of one batch
+inline constexpr std::uint32_t kStoredSpaces = 4096;    // groups of namespaces that a store knows
+inline constexpr std::uint32_t kSegmentSpaces = 256;    // of them in one segment
+inline constexpr std::uint32_t kDescriptorPages = 64;   // of one batch
 inline constexpr ByteCount kSegmentBytesLeast = 256 * kKiB;
 inline constexpr ByteCount kSegmentBytesMost = kGiB;
 inline constexpr std::uint32_t kPathSegments = 1u << 20;  // 64 TiB of the usual 64 MiB

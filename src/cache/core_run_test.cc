@@ -34,7 +34,9 @@ struct Long {
     }
     EXPECT_FALSE(a.loading);
     EXPECT_EQ(static_cast<bool>(a.lease), a.hit_blocks > 0);
-    if (a.lease) EXPECT_TRUE(t->core->release(e.scheduler, a.lease).ok());
+    if (a.lease) {
+      EXPECT_TRUE(t->core->release(e.scheduler, a.lease).ok());
+    }
     EXPECT_EQ(t.stats().leased, ByteCount(0));
     return a.hit_blocks;
   }

@@ -9,8 +9,8 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "base/time.h"
+#include "base/unique_fd.h"
 #include "ssd/transfer.h"
 
 namespace orbitkv::ssd {

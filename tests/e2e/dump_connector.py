@@ -80,7 +80,9 @@ class DumpConnector(OrbitKVConnector):
 
     def _new_client(self, socket, instance, name):
         verify = os.environ.get("ORBITKV_TEST_VERIFY") != "0"
-        return CacheManagerClient(socket, instance, self._settings.timeout_ms, name=name, verify=verify, early_leases=True)
+        return CacheManagerClient(
+            socket, instance, self._settings.timeout_ms, name=name, verify=verify, early_leases=True
+        )
 
     @classmethod
     def wake_all(cls, socket):

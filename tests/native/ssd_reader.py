@@ -98,7 +98,8 @@ def read_superblock_copy(data, copy):
     need((page.page, page.index, page.pages) == (copy, 0, 1), "place")
     path, size, segment, first, segments, n, created = struct.unpack_from("<IIQQIIQ", page.body)
     paths, numbers = struct.unpack_from("<II", page.body, 40)
-    need(path == page.life.number and path < 1 << 16 and paths <= 64 and numbers <= 1 << 16 and size == PAGE, "geometry")
+    need(path == page.life.number and path < 1 << 16 and size == PAGE, "geometry")
+    need(paths <= 64 and numbers <= 1 << 16, "geometry")
     need(segment % PAGE == 0 and 1 << 18 <= segment <= 1 << 30 and first % PAGE == 0, "geometry")
     need(1 <= segments <= 1 << 20 and n <= 64 and 1 <= page.life.epoch < 1 << 23, "geometry")
     drops = [struct.unpack_from("<32sQ", page.body, 64 + 40 * i) for i in range(n)]

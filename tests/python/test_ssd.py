@@ -56,7 +56,8 @@ class Engine:
                 self.memory[slot] = content(number)
             save = self.client.save(self.registered, [(0, range(len(piece)), [key(n) for n in piece])])
             assert self.client.wait_save(save, 10).success
-            manager.wait_for(lambda s, n=before + len(piece): s["ssd"]["records"] >= n, "the blocks on SSD")
+            after = before + len(piece)
+            manager.wait_for(lambda s, n=after: s["ssd"]["records"] >= n, "the blocks on SSD")
 
     def ask(self, numbers, request):
         return self.client.query_prefetch(self.client.instance_id, [key(n) for n in numbers], request)

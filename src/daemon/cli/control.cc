@@ -62,8 +62,8 @@ int evict(const EvictFlags& flags) {
         "evicted %llu blocks, %s; %s are free now; %llu blocks are still referenced, %llu are being written "
         "to SSD, %llu wait for that\n",
         count_of(*answer, "evicted"), size_of(*answer, "evicted_bytes").c_str(),
-        size_of(*answer, "free").c_str(), count_of(*answer, "referenced"),
-        count_of(*answer, "being_written"), count_of(*answer, "kept"));
+        size_of(*answer, "free").c_str(), count_of(*answer, "referenced"), count_of(*answer, "being_written"),
+        count_of(*answer, "kept"));
   }
   return 0;
 }
