@@ -1,5 +1,6 @@
 #include "bench/ssd_manager.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,13 +37,15 @@ class Stand {
   static Result<std::unique_ptr<Stand>> make(const Options& options, const std::string& directory,
                                              ByteCount block) {
     std::unique_ptr<Stand> stand(new Stand);
-    stand->store_ = format_text("%s/orbitkv-bench-%d.store", directory.c_str(), static_cast<int>(::getpid()));
+    stand->store_ = UniqueFd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (!stand->store_.valid()) return errno_error("making a file without a name in " + directory);
+    const std::string store =
+        format_text("/proc/%d/fd/%d", static_cast<int>(::getpid()), stand->store_.get());
     stand->per_query_ = static_cast<std::uint32_t>(kAsked.value / block.value);
     const auto size_flag = [](ByteCount bytes) { return std::to_string(bytes.value); };
-    auto manager = BenchManager::start(
-        options, {"--pool-size", size_flag(kPool), "--ssd-path", stand->store_, "--ssd-size",
-                  size_flag(2 * kQueries * kAsked), "--ssd-write-policy", "all"});
-    ::unlink(stand->store_.c_str());  // the Manager has it open; nothing is left whatever happens
+    auto manager =
+        BenchManager::start(options, {"--pool-size", size_flag(kPool), "--ssd-path", store, "--ssd-size",
+                                      size_flag(2 * kQueries * kAsked), "--ssd-write-policy", "all"});
     if (!manager.ok()) return manager.error();
     stand->manager_ = std::move(*manager);
     const auto blocks = static_cast<std::uint32_t>(kPublished.value / block.value);
@@ -103,7 +106,7 @@ class Stand {
     return bug(std::string("waited a minute in vain until ") + what);
   }
 
-  std::string store_;
+  UniqueFd store_;  // without a name: nothing is left whatever happens
   std::uint32_t per_query_ = 0;
   std::uint64_t asked_ = 0;
   std::unique_ptr<BenchManager> manager_;
