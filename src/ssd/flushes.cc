@@ -26,8 +26,10 @@ void Flushes::step() {
     const auto ticket = at++;
     if (ticket->syncing || !written(*ticket)) continue;
     ticket->syncing = true;
-    durability_.sync_all([this, ticket](bool ok) {
-      state_.report({StoreEvent::Kind::kFlushed, ticket->transfer, ok, Refusal::kNone, Loss::kNone});
+    const bool buried = !tombstones_.pending();
+    durability_.sync_all([this, ticket, buried](bool ok) {
+      state_.report(
+          {StoreEvent::Kind::kFlushed, ticket->transfer, ok && buried, Refusal::kNone, Loss::kNone});
       tickets_.erase(ticket);
     });
   }

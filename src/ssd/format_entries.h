@@ -30,7 +30,9 @@ struct RecordEntry {
   std::uint32_t first_mark = 0;  // in EntryList::marks, one a shard
 };
 
-// The record of this key with a sequence up to this one is gone.
+// The record of this key with a sequence up to this one is gone. Of kAllGroups, and a hash
+// of zeros: every such record of the namespace.
+inline constexpr GroupId kAllGroups{0xFFFF};
 struct Tombstone {
   model::NamespaceDigest digest;
   GroupId group;

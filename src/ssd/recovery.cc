@@ -47,13 +47,21 @@ class Recovery final : public ScanSink {
 
   void apply_tombstones() {
     tombstones_.recovery_ended(newest_);
-    tombstones_.each([this](const Tombstone& tombstone) {
+    bool of_namespaces = false;
+    tombstones_.each([&](const Tombstone& tombstone) {
+      if (tombstone.group == kAllGroups) {
+        RecordSequence& last = drops_[tombstone.digest];
+        last = std::max(last, tombstone.sequence);
+        of_namespaces = true;
+        return;
+      }
       for (const SpaceIndex space : state_.spaces.of(tombstone.digest, tombstone.group)) {
         const StoredRef ref = state_.index.find(space, tombstone.hash);
         if (!ref || state_.index.at(ref.id).sequence > tombstone.sequence) continue;
         state_.forget(ref.id, Loss::kNone);
       }
     });
+    if (of_namespaces) drop_again();
   }
 
   // Everything that was found is made durable before anything is made of it.
@@ -72,6 +80,20 @@ class Recovery final : public ScanSink {
     if (++segments_ % kEvery != 0 || !state_.config.progress) return;
     state_.config.progress("SSD store: " + std::to_string(segments_) + " segments read, " +
                            std::to_string(state_.index.size()) + " blocks found");
+  }
+
+  // What the log says of whole namespaces, after all of it has been read.
+  void drop_again() {
+    std::vector<StoredId> gone;
+    for (std::uint32_t i = 0; i < state_.segments.size(); ++i) {
+      for (StoredId id = state_.index.first_in(SegmentIndex(i)); id != kNotStored;
+           id = state_.index.next_in(id)) {
+        const IndexRecord record = state_.index.at(id);
+        const auto drop = drops_.find(state_.spaces.at(record.space).shape.digest);
+        if (drop != drops_.end() && record.sequence <= drop->second) gone.push_back(id);
+      }
+    }
+    for (const StoredId id : gone) state_.forget(id, Loss::kNone);
   }
 
   void take_spaces(const EntryList& entries) {

@@ -205,7 +205,13 @@ Result<Store::Dropped> Store::drop_space(const model::NamespaceDigest& digest) {
   const RecordSequence sequence = state.next_record();
   Dropped out;
   out.flushed = state.next_transfer();
-  ORBITKV_RETURN_IF_ERROR(impl_->superblocks.drop({digest, sequence}, out.flushed));
+  const Status listed = impl_->superblocks.drop({digest, sequence}, out.flushed);
+  if (!listed.ok()) {
+    // The list of the superblocks is full: the log takes it.
+    if (!impl_->tombstones.bury({digest, kAllGroups, {}, sequence}, state.newest_life()))
+      return listed.error();
+    ORBITKV_ASSIGN_OR_RETURN(out.flushed, impl_->flushes.begin());
+  }
   for (const SpaceIndex space : state.spaces.of(digest)) {
     out.records += impl_->sweep.kill(space, sequence);
     impl_->writer.queue().drop(space);

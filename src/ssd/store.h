@@ -173,7 +173,7 @@ class Store {
   // the same mark. Nothing where it is gone.
   void suspect(SpaceIndex space, const BlockHash& hash, const ImageMark& first_shard);
   // Every record and write under way of the namespace. Ends in a kFlushed event, after which
-  // no restart brings it back. kBusy: limits::kSpaceDrops are under way.
+  // no restart brings it back. kBusy: limits::kTombstones or kStoreFlushes are under way.
   struct Dropped {
     TransferId flushed;
     std::uint64_t records = 0;

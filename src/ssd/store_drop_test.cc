@@ -131,28 +131,46 @@ TEST(StoreDropTest, drop_space_then_reuse) {
   EXPECT_EQ(bed.readable(bed.space(shape), shape, 21, 40), 40u);
 }
 
-TEST(StoreDropTest, drops_are_bounded_and_pruned) {
+// More namespaces than the superblock lists: the log takes the rest, until their blocks have gone.
+TEST(StoreDropTest, more_drops_than_the_superblock_lists) {
   StoreBed bed;
   bed.start();
-  const SpaceShape filler = small_shape();
-  const SpaceIndex space = bed.space(filler);
-  bed.write_blocks(space, filler, 1, 10);
-  std::uint32_t taken = 0;
-  for (std::uint32_t i = 0; i < limits::kSpaceDrops + 5; ++i) {
+  const SpaceShape kept = small_shape();
+  const SpaceIndex space = bed.space(kept);
+  const auto nth = [](std::uint32_t i) {
     SpaceShape shape = small_shape();
     shape.digest.bytes[5] = static_cast<std::byte>(i);
     shape.digest.bytes[6] = std::byte{0xEE};
-    const auto dropped = bed.store().drop_space(shape.digest);
-    taken += dropped.ok() ? 1 : 0;
-    if (dropped.ok()) {
-      EXPECT_TRUE(bed.await(dropped->flushed).ok);
-    }
+    return shape;
+  };
+  constexpr std::uint32_t kMany = limits::kSpaceDrops + 40;
+  for (std::uint32_t i = 0; i < kMany; ++i) bed.write_blocks(bed.space(nth(i)), nth(i), 1, 2);
+  bed.write_blocks(space, kept, 1, 10);
+  for (std::uint32_t i = 0; i < kMany; ++i) {
+    const auto dropped = bed.store().drop_space(nth(i).digest);
+    ASSERT_TRUE(dropped.ok()) << dropped.error().message();
+    EXPECT_EQ(dropped->records, 2u);
+    EXPECT_TRUE(bed.await(dropped->flushed).ok);
   }
-  EXPECT_EQ(taken, limits::kSpaceDrops);
-  // When the segments of that time have gone there is room again.
-  for (std::uint64_t n = 100; n < 2500; n += 100) bed.write_blocks(space, filler, n, 100);
-  EXPECT_TRUE(bed.store().drop_space(digest(0x77)).ok());
-  bed.settle();
+  // One of the log's is used again.
+  bed.write_blocks(bed.space(nth(kMany - 1)), nth(kMany - 1), 2, 1);
+  ASSERT_TRUE(bed.flush_now());
+  for (int life = 0; life < 2; ++life) {
+    bed.crash({.seed = 1, .lost_percent = 100});
+    bed.start();
+    EXPECT_EQ(bed.store().stats().recovered, 11u);
+    EXPECT_EQ(bed.readable(bed.space(kept), kept, 1, 10), 10u);
+    EXPECT_EQ(bed.readable(bed.space(nth(kMany - 1)), nth(kMany - 1), 1, 2), 1u);
+  }
+  // When the segments of that time have gone the list has room again.
+  const SpaceIndex filler = bed.space(kept);
+  for (std::uint64_t n = 100; n < 2500; n += 100) bed.write_blocks(filler, kept, n, 100);
+  const auto last = bed.store().drop_space(digest(0x77));
+  ASSERT_TRUE(last.ok());
+  EXPECT_TRUE(bed.await(last->flushed).ok);
+  bed.kill();
+  bed.start();
+  EXPECT_EQ(bed.readable(bed.space(nth(kMany - 1)), nth(kMany - 1), 1, 2), 0u);
 }
 
 TEST(StoreDropTest, another_shape_under_the_same_name) {

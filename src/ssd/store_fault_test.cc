@@ -159,6 +159,32 @@ TEST(StoreFaultTest, batch_in_flight_at_a_failed_sync_is_no_record) {
   EXPECT_FALSE(bed.store().find(space, numbered(6)));
 }
 
+// The end of a record that no path takes is not durable, and a flush says so.
+TEST(StoreFaultTest, flush_with_an_end_that_cannot_be_written) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = bed.space(shape);
+  bed.write_blocks(space, shape, 1, 5);
+  ASSERT_TRUE(bed.flush_now());
+  bed.faults.pick = [](const IoRequest& request) {
+    return failing(request.op == IoOp::kRead ? EIO : ENOSPC);
+  };
+  bed.read_now(space, shape, 3);
+  bed.read_now(space, shape, 3);
+  EXPECT_FALSE(bed.store().find(space, numbered(3)));
+  bed.pass(milliseconds(10));
+  ASSERT_EQ(bed.store().paths()[0].state, PathState::kWriteStopped);
+  EXPECT_FALSE(bed.flush_now());
+  bed.faults.pick = nullptr;
+  bed.pass(seconds(70));
+  EXPECT_EQ(bed.store().paths()[0].state, PathState::kOk) << bed.store().paths()[0].why;
+  EXPECT_TRUE(bed.flush_now());
+  bed.crash({.seed = 1, .lost_percent = 100});
+  bed.start();
+  EXPECT_EQ(bed.store().stats().recovered, 4u);
+}
+
 TEST(StoreFaultTest, second_failed_read_ends_the_record) {
   StoreBed bed;
   bed.start();

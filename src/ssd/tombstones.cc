@@ -8,17 +8,18 @@
 
 namespace orbitkv::ssd {
 
-void Tombstones::bury(const Tombstone& tombstone, SegmentSequence newest) {
+bool Tombstones::bury(const Tombstone& tombstone, SegmentSequence newest) {
   if (all_.size() >= limits::kTombstones) {
     ORBITKV_WARN(
         "SSD store: %u ends of records are on the disk already; one more block that was dropped may be "
         "found again after a restart, and is verified then",
         limits::kTombstones);
-    return;
+    return false;
   }
   const TombstoneId id(next_id_++);
   all_.emplace(id, Entry{tombstone, newest, std::nullopt, false});
   pending_.push_back(id);
+  return true;
 }
 
 void Tombstones::recovered(const Tombstone& tombstone, SegmentIndex holder) {

@@ -22,8 +22,8 @@ class Tombstones {
  public:
   explicit Tombstones(Segments& segments) : segments_(segments) {}
 
-  // To be written. `newest`: the newest life that may hold what it ends.
-  void bury(const Tombstone& tombstone, SegmentSequence newest);
+  // To be written. `newest`: the newest life that may hold what it ends. False: no room.
+  bool bury(const Tombstone& tombstone, SegmentSequence newest);
   // Found in a segment. Of two that say the same, the newer life's is kept.
   void recovered(const Tombstone& tombstone, SegmentIndex holder);
   void recovery_ended(SegmentSequence newest);

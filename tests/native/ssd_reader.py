@@ -308,6 +308,9 @@ def read_store(paths):
             for number in range(superblock.segments):
                 segment = Segment(file, superblock, number)
                 for entry in segment.entries():
+                    if isinstance(entry, Tombstone) and entry.group == 0xFFFF:
+                        drops[entry.digest] = max(entry.sequence, drops.get(entry.digest, 0))
+                        continue
                     if isinstance(entry, Tombstone):
                         key = (entry.digest, entry.group, entry.hash)
                         tombstones[key] = max(entry.sequence, tombstones.get(key, 0))
