@@ -12,7 +12,6 @@
 namespace orbitkv::daemon {
 namespace {
 constexpr std::uint32_t kCommandsPerTurn = 16;
-constexpr Duration kTick = milliseconds(250);
 // A lost wake costs at most a recheck: often while sessions are at work, seldom when idle.
 constexpr Duration kIdleAfter = seconds(1);
 constexpr Duration kIdleRecheck = milliseconds(50);
@@ -370,8 +369,7 @@ void Manager::on_stop_signal() {
 }
 
 void Manager::check_drained() {
-  const bool sessions_pending = !sessions_text().empty();
-  if (ssd_ && !sessions_pending) ssd_->store().begin_close();
+  if (ssd_ && sessions_text().empty()) leave_memory();
   const std::string pending = pending_text();
   if (!pending.empty() && monotonic_now() < drain_deadline_) return;
   if (!pending.empty()) ORBITKV_WARN("gave up waiting: %s", pending.c_str());

@@ -49,6 +49,7 @@ class Manager final : private rt::Poller, private cache::Ports {
   std::string status_json() const;
 
  private:
+  static constexpr Duration kTick = milliseconds(250);
   // A connection that has not said hello yet, or asks for status only.
   struct Visitor {
     shm::Socket socket;
@@ -109,6 +110,7 @@ class Manager final : private rt::Poller, private cache::Ports {
   Status open_ssd();
   Status watch_ssd();
   bool poll_ssd(TimePoint now);
+  void leave_memory();
   void on_control(std::uint64_t visitor, const wire::ControlRequest& request);
   std::string sessions_text() const;
   std::string pending_text() const;
@@ -133,6 +135,7 @@ class Manager final : private rt::Poller, private cache::Ports {
   TimePoint started_, drain_deadline_, last_busy_;
   std::uint32_t stop_signals_ = 0;
   bool draining_ = false;
+  bool memory_left_ = false;
   bool listening_ = false;
   bool said_accept_failure_ = false;
   rt::TimerId ssd_timer_;

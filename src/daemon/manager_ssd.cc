@@ -6,7 +6,6 @@
 
 namespace orbitkv::daemon {
 namespace {
-constexpr Duration kTick = milliseconds(250);
 constexpr Duration kAnsweredStays = seconds(5);
 }  // namespace
 
@@ -29,6 +28,7 @@ Status Manager::watch_ssd() {
 bool Manager::poll_ssd(TimePoint now) {
   const bool busy = ssd_->poll(*core_, now);
   control_->poll();
+  if (draining_ && busy && !loop_->stopped()) check_drained();
   const TimePoint due = ssd_->due();
   if (due == ssd_due_) return busy;
   loop_->cancel(ssd_timer_);
@@ -39,6 +39,15 @@ bool Manager::poll_ssd(TimePoint now) {
     poll_ssd(monotonic_now());
   });
   return busy;
+}
+
+// Before the end: what is worth keeping and only in memory is written, as much at a time as
+// the store takes; then the store closes.
+void Manager::leave_memory() {
+  if (memory_left_ || core_->stats().spilling > 0) return;
+  const cache::EvictReport report = core_->evict(ByteCount(~std::uint64_t{0}), monotonic_now());
+  memory_left_ = report.kept == 0 && report.being_written == 0;
+  if (memory_left_) ssd_->store().begin_close();
 }
 
 // The visitor may have left before its answer comes.

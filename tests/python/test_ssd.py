@@ -22,9 +22,9 @@ def content(number):
     return np.random.default_rng(number).integers(0, 256, BLOCK, dtype=np.uint8)
 
 
-def manager_on(directory, pool="8MiB", extra=()):
+def manager_on(directory, pool="8MiB", policy="all", extra=()):
     options = ["--ssd-path", str(directory / "store"), "--ssd-size", "128MiB", "--ssd-segment-size", "4MiB"]
-    return ManagerProcess(pool=pool, extra=[*options, "--ssd-write-policy", "all", *extra])
+    return ManagerProcess(pool=pool, extra=[*options, "--ssd-write-policy", policy, *extra])
 
 
 @pytest.fixture
@@ -188,13 +188,20 @@ def test_without_an_ssd_the_commands_say_so():
         assert manager.command("evict")["evicted"] == 0
 
 
-def test_a_stop_writes_what_waits(tmp_path):
-    with manager_on(tmp_path) as manager:
+def test_a_stop_writes_what_only_memory_holds(tmp_path):
+    """With the default policy blocks are written when memory lets them go: a stop does."""
+    with manager_on(tmp_path, policy="auto") as manager:
         with Engine(manager) as engine:
-            engine.publish(manager, range(16))
+            for at in range(0, 96, ROOM):
+                numbers = range(at, at + ROOM)
+                for slot, number in enumerate(numbers):
+                    engine.memory[slot] = content(number)
+                save = engine.client.save(engine.registered, [(0, range(ROOM), [key(n) for n in numbers])])
+                assert engine.client.wait_save(save, 10).success
+            manager.wait_for(lambda s: s["blocks"] == 96, "all blocks in memory")
         manager.stop()
-        assert manager.process.returncode == 0
+        assert manager.process.returncode == 0, manager.text()
         manager.start()
-        assert manager.status()["ssd"]["recovered"] == 16
+        assert manager.status()["ssd"]["recovered"] == 96
         with Engine(manager) as engine:
-            assert engine.restored(range(16)) == 16
+            assert engine.restored(range(64, 96)) == ROOM
