@@ -26,7 +26,7 @@ TEST(Convert, OptionsKeepTheirDefaults) {
 }
 
 TEST(Convert, OptionsArriveOneByOne) {
-  orbitkv_options in = {sizeof(in), "/s", "n", 1, 2, false, false, "kernel", "gentle", "/t"};
+  orbitkv_options in = {sizeof(in), "/s", "n", 1, 2, false, false, true, "kernel", "gentle", "/t"};
   client::Options out;
   ASSERT_TRUE(to_options(&in, out).ok());
   EXPECT_EQ(out.bootstrap_socket + out.name + out.copy_method + out.copy_pace + out.trace_file,
@@ -34,6 +34,7 @@ TEST(Convert, OptionsArriveOneByOne) {
   EXPECT_EQ(out.timeout_ms, 1u);
   EXPECT_EQ(out.spin_iterations, 2u);
   EXPECT_FALSE(out.verify || out.inline_copies);
+  EXPECT_TRUE(out.early_leases);
 }
 
 TEST(Convert, MemoryArrivesMemberByMember) {

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "base/time.h"
 
@@ -136,11 +137,24 @@ Status grow_real(int fd, ByteCount bytes) {
                               static_cast<unsigned long long>(*length),
                               static_cast<unsigned long long>(bytes.value)));
   }
+  // The kernel would take all that is free before it says that it is too little.
+  struct statvfs system{};
+  const std::uint64_t has = static_cast<std::uint64_t>(status.st_blocks) * 512;
+  const std::uint64_t free =
+      ::fstatvfs(fd, &system) == 0 ? system.f_bavail * system.f_frsize : ~std::uint64_t{0};
+  if (bytes.value > has && bytes.value - has > free)
+    return reject(
+        format_text("%llu MiB are asked for, its file system has %llu MiB free: free space there or "
+                    "ask for fewer",
+                    static_cast<unsigned long long>(bytes.value >> 20),
+                    static_cast<unsigned long long>((free + has) >> 20)));
   const int error = reserve(fd, bytes);
   if (error == 0) return ok_status();
-  if (error != EOPNOTSUPP)
-    return reject(format_text("cannot reserve %llu bytes: %s; free space there or ask for fewer",
-                              static_cast<unsigned long long>(bytes.value), std::strerror(error)));
+  if (error != EOPNOTSUPP) {
+    if (::ftruncate(fd, static_cast<off_t>(*length)) != 0) ORBITKV_WARN("an unused reservation stays");
+    return reject(format_text("cannot reserve %llu MiB: %s; free space there or ask for fewer",
+                              static_cast<unsigned long long>(bytes.value >> 20), std::strerror(error)));
+  }
   if (*length < bytes.value && ::ftruncate(fd, static_cast<off_t>(bytes.value)) != 0)
     return errno_error("cannot lengthen it");
   return ok_status();

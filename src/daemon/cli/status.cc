@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -16,13 +15,19 @@ std::string size_of(const json& object, const char* key) {
 }
 
 void print_ssd(const json& ssd) {
+  const auto count = [](const json& in, const char* key) { return in.at(key).get<unsigned long long>(); };
+  std::printf("ssd       %llu blocks, %s of %s, by %s; %llu read, %llu written, %s queued",
+              count(ssd, "records"), size_of(ssd, "live_bytes").c_str(), size_of(ssd, "capacity").c_str(),
+              ssd.at("io").get<std::string>().c_str(), count(ssd, "reads"), count(ssd, "writes"),
+              size_of(ssd, "queued_bytes").c_str());
+  if (const double written = ssd.at("written_bytes").get<double>(); written > 0)
+    std::printf(", amplification %.2f", ssd.at("device_written_bytes").get<double>() / written);
+  const json& refused = ssd.at("refused");
+  const json& admission = ssd.at("admission");
   std::printf(
-      "ssd       %llu blocks, %s of %s, by %s; %llu read, %llu written, %s queued, amplification %.2f\n",
-      ssd.at("records").get<unsigned long long>(), size_of(ssd, "live_bytes").c_str(),
-      size_of(ssd, "capacity").c_str(), ssd.at("io").get<std::string>().c_str(),
-      ssd.at("reads").get<unsigned long long>(), ssd.at("writes").get<unsigned long long>(),
-      size_of(ssd, "queued_bytes").c_str(),
-      ssd.at("device_written_bytes").get<double>() / std::max(1.0, ssd.at("written_bytes").get<double>()));
+      "\n          not written: %llu for a full queue, %llu not expected back, %llu over the budget "
+      "(attempts)\n",
+      count(refused, "queue_full"), count(admission, "unlikely"), count(admission, "over_budget"));
   for (const json& path : ssd.at("paths")) {
     std::printf("          %s: %s, %s of %s used\n", path.at("path").get<std::string>().c_str(),
                 path.at("state").get<std::string>().c_str(), size_of(path, "used").c_str(),
