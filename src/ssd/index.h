@@ -76,6 +76,15 @@ class Index {
   std::uint32_t count_in(IndexSegment segment) const { return lists_[segment.value].count; }
 
   std::uint32_t size() const { return size_; }
+  // Another record of so many shards finds a place.
+  bool has_room(std::uint16_t shards) const {
+    return size_ < config_.max_records && further_size_ + shards - 1u <= config_.max_further;
+  }
+  // A sixty-fourth of its records or of the other shards' marks is left, at most.
+  bool nearly_full() const {
+    return size_ >= config_.max_records - config_.max_records / 64 ||
+           further_size_ >= config_.max_further - config_.max_further / 64;
+  }
   std::uint32_t capacity() const { return config_.max_records; }
   ByteCount memory() const;  // touched at most since the start
 

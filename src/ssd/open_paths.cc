@@ -44,6 +44,11 @@ std::string mib(std::uint64_t bytes) {
   return std::to_string(bytes / kMiB.value) + " MiB";
 }
 
+dev_t file_system_of(const std::string& path) {
+  struct stat status{};
+  return ::stat(path.c_str(), &status) == 0 ? status.st_dev : 0;
+}
+
 // By whatever names.
 bool same_file(const std::string& a, const std::string& b) {
   struct stat first{}, second{};
@@ -186,6 +191,16 @@ class Opening {
     }
   }
 
+  // Half of what is free, for all paths of that file system together that say no size.
+  std::uint64_t share_of_free(const std::string& path) const {
+    std::uint64_t sharing = 0;
+    for (const Candidate& other : candidates_) {
+      const bool takes = other.config.bytes.value == 0 && !other.found && other.opened.bytes == 0;
+      sharing += takes && file_system_of(other.config.path) == file_system_of(path) ? 1 : 0;
+    }
+    return io_.free_space(path).value / 2 / std::max<std::uint64_t>(sharing, 1);
+  }
+
   // What the path will be; nothing is written yet.
   Status plan(const Candidate& candidate) {
     const PathConfig& config = candidate.config;
@@ -204,19 +219,20 @@ class Opening {
     }
     std::uint64_t bytes = config.bytes.value;
     if (bytes == 0 && !candidate.found) {
-      bytes = candidate.opened.bytes > 0 ? candidate.opened.bytes : io_.free_space(config.path).value / 2;
+      bytes = candidate.opened.bytes > 0 ? candidate.opened.bytes : share_of_free(config.path);
     }
-    const std::uint64_t room = bytes > kFirstSegment.value ? bytes - kFirstSegment.value : 0;
+    const std::uint64_t first = superblock.first_segment.value;
+    const std::uint64_t room = bytes > first ? bytes - first : 0;
     const std::uint64_t segments = std::min<std::uint64_t>(room / out_.segment.value, limits::kPathSegments);
     if (bytes > 0 || !candidate.found) {
-      const std::uint64_t least = kFirstSegment.value + limits::kPathSegmentsLeast * out_.segment.value;
+      const std::uint64_t least = first + limits::kPathSegmentsLeast * out_.segment.value;
       if (segments < limits::kPathSegmentsLeast) {
         return wrong(config, mib(bytes) + " are too small: at least " + mib(least) + " for segments of " +
                                  mib(out_.segment.value) +
                                  "; give more with --ssd-size, or smaller segments");
       }
       if (segments < superblock.segments) {
-        const std::uint64_t has = kFirstSegment.value + superblock.segments * out_.segment.value;
+        const std::uint64_t has = first + superblock.segments * out_.segment.value;
         return wrong(
             config, mib(bytes) + " are less than the " + mib(has) +
                         " that the store has; a store cannot shrink: start with at least that --ssd-size, or "
@@ -238,7 +254,8 @@ class Opening {
     Path& path = out_.paths[i];
     path.superblock.paths = static_cast<std::uint32_t>(out_.paths.size());
     path.superblock.numbers = next_number_;
-    const std::uint64_t bytes = kFirstSegment.value + path.superblock.segments * out_.segment.value;
+    const std::uint64_t bytes =
+        path.superblock.first_segment.value + path.superblock.segments * out_.segment.value;
     if (candidate.found && candidate.opened.bytes < bytes && candidate.config.bytes.value == 0) {
       ORBITKV_WARN("SSD path %s is shorter than its store was; what is missing is lost", path.name.c_str());
     }

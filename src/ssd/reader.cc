@@ -8,6 +8,19 @@
 
 namespace orbitkv::ssd {
 
+bool headers_right(const Space& space, const BlockHash& hash, std::span<const SlotMemory> slots) {
+  std::vector<std::byte> header;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const auto bytes = slots[i].memory.first(space.layout.header_bytes);
+    header.assign(bytes.begin(), bytes.end());
+    const std::uint64_t seed =
+        model::slot_seed({space.shape.digest, space.shape.group, hash, ShardId(static_cast<std::uint16_t>(i)),
+                          slots[i].mark.revision});
+    if (model::slot_header_digest(header, seed) != slots[i].mark.digest) return false;
+  }
+  return true;
+}
+
 Result<TransferId> Reader::read(StoredRef ref, std::span<SlotMemory> slots) {
   if (!state_.visible(ref)) return recompute("the block has left the SSD");
   if (state_.closing) return busy("the SSD store is closing");
@@ -70,23 +83,11 @@ void Reader::ended(Reads::iterator read) {
   state_.spaces.let_go(space);
 }
 
-Loss Reader::judge(const Read& read) {
-  if (read.record.sequence <= state_.spaces.at(read.record.space).killed) return Loss::kNamespace;
-  if (read.error != 0) return Loss::kDeviceError;
-  return headers_right(read) ? Loss::kNone : Loss::kCorrupt;
-}
-
-bool Reader::headers_right(const Read& read) {
+Loss Reader::judge(const Read& read) const {
   const Space& space = state_.spaces.at(read.record.space);
-  for (std::size_t i = 0; i < read.slots.size(); ++i) {
-    const SlotMemory& slot = read.slots[i];
-    const auto bytes = slot.memory.first(space.layout.header_bytes);
-    header_.assign(bytes.begin(), bytes.end());
-    const std::uint64_t seed = model::slot_seed({space.shape.digest, space.shape.group, read.record.hash,
-                                                 ShardId(static_cast<std::uint16_t>(i)), slot.mark.revision});
-    if (model::slot_header_digest(header_, seed) != slot.mark.digest) return false;
-  }
-  return true;
+  if (read.record.sequence <= space.killed) return Loss::kNamespace;
+  if (read.error != 0) return Loss::kDeviceError;
+  return headers_right(space, read.record.hash, read.slots) ? Loss::kNone : Loss::kCorrupt;
 }
 
 bool Reader::uses(std::span<const std::byte> memory) const {

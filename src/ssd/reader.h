@@ -13,6 +13,10 @@
 
 namespace orbitkv::ssd {
 
+// Whether each image begins with the header that its mark names. Of private copies: others
+// may write the memory meanwhile.
+bool headers_right(const Space& space, const BlockHash& hash, std::span<const SlotMemory> slots);
+
 class Reader {
  public:
   // `suspect`: a record whose header came out wrong; `condemn`: one that the device does not
@@ -41,13 +45,11 @@ class Reader {
   using Reads = std::list<Read>;
   void send(Reads::iterator read);
   void ended(Reads::iterator read);
-  Loss judge(const Read& read);
-  bool headers_right(const Read& read);
+  Loss judge(const Read& read) const;
 
   StoreState& state_;
   Judges judges_;
   Reads reads_;
-  std::vector<std::byte> header_;  // private copy
 };
 
 }  // namespace orbitkv::ssd

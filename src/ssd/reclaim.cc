@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/limits.h"
-#include "model/slot_image.h"
 
 namespace orbitkv::ssd {
 namespace {
@@ -25,8 +24,7 @@ bool Reclaim::wanted(PathIndex path) const {
   const std::uint32_t ahead = 1 + std::min(state_.segments.count(path) / 64, 7u);
   const std::uint32_t coming =
       state_.segments.count(path, SegmentState::kFree) + awaiting_[path.value] + (jobs_[path.value] ? 1 : 0);
-  const std::uint32_t capacity = state_.index.capacity();
-  return coming < limits::kReservedSegments + ahead || state_.index.size() >= capacity - capacity / 64;
+  return coming < limits::kReservedSegments + ahead || state_.index.nearly_full();
 }
 
 std::optional<SegmentIndex> Reclaim::victim(PathIndex path) {
@@ -121,11 +119,6 @@ void Reclaim::landed(PathIndex path, const std::shared_ptr<Copy>& copy, int erro
     copied_ -= ByteCount(copy->images.size());
     --jobs_[path.value]->copying;
   };
-  const bool usable = error == 0 && state_.visible(copy->ref);
-  if (!usable || !header_right(*copy)) {
-    if (error != 0) reader_.device_failed(copy->ref);
-    return done();  // finish() forgets it
-  }
   PendingWrite write;
   write.space = copy->record.space;
   write.hash = copy->record.hash;
@@ -136,21 +129,13 @@ void Reclaim::landed(PathIndex path, const std::shared_ptr<Copy>& copy, int erro
   for (std::size_t i = 0; i < copy->marks.size(); ++i) {
     write.slots.push_back({copy->images.span().subspan(i * image, image), copy->marks[i]});
   }
+  const bool usable = error == 0 && state_.visible(copy->ref);
+  if (!usable || !headers_right(state_.spaces.at(write.space), write.hash, write.slots)) {
+    if (error != 0) reader_.device_failed(copy->ref);
+    return done();  // finish() forgets it
+  }
   write.done = done;
   writer_.queue().add_forward(std::move(write));
-}
-
-bool Reclaim::header_right(const Copy& copy) const {
-  const Space& space = state_.spaces.at(copy.record.space);
-  const std::size_t image = copy.images.size() / copy.record.shards;
-  for (std::size_t i = 0; i < copy.marks.size(); ++i) {
-    const auto header = copy.images.span().subspan(i * image, space.layout.header_bytes);
-    const std::uint64_t seed =
-        model::slot_seed({space.shape.digest, space.shape.group, copy.record.hash,
-                          ShardId(static_cast<std::uint16_t>(i)), copy.marks[i].revision});
-    if (model::slot_header_digest(header, seed) != copy.marks[i].digest) return false;
-  }
-  return true;
 }
 
 void Reclaim::finish(PathIndex path) {

@@ -47,7 +47,6 @@ class Reclaim {
   void copy_some(PathIndex path);
   void copy_one(PathIndex path, StoredRef ref);
   void landed(PathIndex path, const std::shared_ptr<Copy>& copy, int error);
-  bool header_right(const Copy& copy) const;
   void finish(PathIndex path);
   void release_waiting();
 

@@ -72,7 +72,8 @@ class Recovery final : public ScanSink {
     state_.spaces.let_all_go();
   }
 
-  SegmentSequence newest() const { return newest_; }
+  // Blocks that found no place in the index.
+  std::uint64_t left_out() const { return index_full_; }
 
  private:
   void tell_progress() {
@@ -181,6 +182,10 @@ Status recover(StoreState& state, Tombstones& tombstones, Io& io, const std::vec
   ORBITKV_ASSIGN_OR_RETURN(const ScanTotals totals, scan(io, paths, recovery, options));
   recovery.apply_tombstones();
   recovery.settle();
+  if (recovery.left_out() > 0) {
+    ORBITKV_WARN("SSD store: the index has room for %u blocks; %llu more on the SSD are not found",
+                 state.index.capacity(), static_cast<unsigned long long>(recovery.left_out()));
+  }
   state.stats.recovered = state.index.size();
   state.stats.lost = {};
   state.stats.damaged_batches = totals.damaged;

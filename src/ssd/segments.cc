@@ -61,6 +61,7 @@ std::optional<SegmentIndex> Segments::oldest_free(PathIndex path) const {
 }
 
 bool Segments::may_hold(const Ended& ended, std::optional<SegmentIndex> but) const {
+  if (incomplete_) return true;
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
     if (segment.life == SegmentSequence{} || segment.life > ended.newest) continue;

@@ -56,6 +56,8 @@ class Segments {
     RecordSequence sequence;
   };
   bool may_hold(const Ended& ended, std::optional<SegmentIndex> but) const;
+  // A path of the set is not here: its segments may hold anything.
+  void set_incomplete() { incomplete_ = true; }
 
  private:
   struct OnePath {
@@ -68,6 +70,7 @@ class Segments {
 
   std::vector<Segment> segments_;
   std::vector<OnePath> paths_;
+  bool incomplete_ = false;
 };
 
 }  // namespace orbitkv::ssd

@@ -41,6 +41,7 @@ struct Store::Impl {
     state.uuid = opened.uuid;
     state.start_epoch(opened.epoch);
     missing = std::move(opened.missing);
+    if (!missing.empty()) state.segments.set_incomplete();
   }
   // The device has memory of every part.
   ~Impl() { state.io.drain(); }
@@ -208,9 +209,9 @@ Result<Store::Dropped> Store::drop_space(const model::NamespaceDigest& digest) {
   const Status listed = impl_->superblocks.drop({digest, sequence}, out.flushed);
   if (!listed.ok()) {
     // The list of the superblocks is full: the log takes it.
-    if (!impl_->tombstones.bury({digest, kAllGroups, {}, sequence}, state.newest_life()))
-      return listed.error();
+    if (impl_->tombstones.full()) return listed.error();
     ORBITKV_ASSIGN_OR_RETURN(out.flushed, impl_->flushes.begin());
+    impl_->tombstones.bury({digest, kAllGroups, {}, sequence}, state.newest_life());
   }
   for (const SpaceIndex space : state.spaces.of(digest)) {
     out.records += impl_->sweep.kill(space, sequence);

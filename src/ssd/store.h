@@ -102,7 +102,8 @@ struct PathConfig {
 struct StoreConfig {
   std::vector<PathConfig> paths;
   ByteCount segment = 64 * kMiB;
-  std::uint32_t max_records = 0;        // 0: capacity / 64 KiB, within [2^16, 2^26]
+  std::uint32_t max_records = 0;        // 0: capacity / 64 KiB, within [2^16, 2^26]; never more than a
+                                        // 64th of physical memory holds at 120 bytes each
   Duration flush = milliseconds(1000);  // written records are durable this much later
   std::uint32_t reinsert_percent = 25;  // most of a reclaimed segment that is kept, if hot
   ByteCount scrub_per_second;           // 0: off

@@ -61,7 +61,8 @@ class Everything {
     bed_.faults.pick = [this](const IoRequest& request) {
       const std::uint64_t dice = random_() % 400;
       IoFault out;
-      if (!faults_ || request.op == IoOp::kSync) return out;
+      if (!faults_) return out;
+      if (request.op == IoOp::kSync) return dice < 2 ? failing(EIO) : out;
       if (dice == 0) return failing(EIO);
       if (dice == 1 && request.op == IoOp::kWrite) return failing(ENOSPC);
       if (dice < 20) out.kind = IoFault::Kind::kShort, out.bytes = random_() % 3 * 512;

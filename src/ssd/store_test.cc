@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/limits.h"
 #include "ssd/store_rig.h"
 
 namespace orbitkv::ssd::suite {
@@ -144,6 +145,47 @@ TEST(StoreTest, queue_is_bounded) {
   EXPECT_TRUE(bed.write(space, shape, 101).ok());
   bed.settle();
   EXPECT_EQ(bed.store().stats().records, taken + 1);
+}
+
+// The marks of further shards have a table of their own, which fills first.
+TEST(StoreTest, marks_of_shards_full) {
+  StoreBed bed;
+  bed.config.max_records = 100;
+  bed.start();
+  SpaceShape shape = shape_of({{0, 0, 0, 512}}, 9);
+  const SpaceIndex space = bed.space(shape);
+  for (std::uint64_t n = 1; n <= 300; ++n) {
+    const auto transfer = bed.write(space, shape, n);
+    if (transfer.ok() && n % 5 == 0) bed.await(*transfer);
+  }
+  bed.settle();
+  const StoreStats stats = bed.store().stats();
+  EXPECT_GT(stats.records, 20u);
+  EXPECT_LE(stats.records, 50u);
+  EXPECT_GT(stats.lost[static_cast<std::size_t>(Loss::kReclaimed)], 50u);
+}
+
+TEST(StoreTest, numbers_of_transfers_are_bounded) {
+  StoreBed bed;
+  bed.config.write_queue = kGiB;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = bed.space(shape);
+  bed.write_blocks(space, shape, 1, 100);
+  BlockMemory memory(shape, bed.store().unit());
+  for (std::uint32_t i = 0; i < limits::kStoreReads; ++i) {
+    ASSERT_TRUE(bed.store().read(bed.store().find(space, numbered(1 + i % 100)), memory.slots()).ok());
+  }
+  EXPECT_EQ(bed.store().read(bed.store().find(space, numbered(1)), memory.slots()).error().code(),
+            Code::kBusy);
+  memory.fill(shape, numbered(500), AllocationId(1));
+  for (std::uint32_t i = 0; i < limits::kStoreWrites; ++i) {
+    ASSERT_TRUE(bed.store().write(space, numbered(500), memory.slots()).ok());
+  }
+  EXPECT_EQ(bed.store().write(space, numbered(500), memory.slots()).error().code(), Code::kBusy);
+  for (std::uint32_t i = 0; i < limits::kStoreFlushes; ++i) ASSERT_TRUE(bed.store().flush().ok());
+  EXPECT_EQ(bed.store().flush().error().code(), Code::kBusy);
+  bed.end();
 }
 
 TEST(StoreTest, several_paths_fill_alike) {

@@ -27,7 +27,8 @@ Status Superblocks::drop(const SpaceDrop& drop, TransferId transfer) {
   forget_old();
   const auto same = std::find_if(drops_.begin(), drops_.end(),
                                  [&drop](const Entry& entry) { return entry.drop.digest == drop.digest; });
-  if (same == drops_.end() && drops_.size() >= limits::kSpaceDrops) {
+  const bool full = same == drops_.end() && drops_.size() >= limits::kSpaceDrops;
+  if (full || waiting_.size() >= limits::kSpaceDrops) {
     return busy(
         std::to_string(limits::kSpaceDrops) +
         " namespaces were dropped whose blocks still lie on the SSD; try again when more has been written");

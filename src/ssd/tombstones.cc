@@ -8,8 +8,12 @@
 
 namespace orbitkv::ssd {
 
+bool Tombstones::full() const {
+  return all_.size() >= limits::kTombstones;
+}
+
 bool Tombstones::bury(const Tombstone& tombstone, SegmentSequence newest) {
-  if (all_.size() >= limits::kTombstones) {
+  if (full()) {
     ORBITKV_WARN(
         "SSD store: %u ends of records are on the disk already; one more block that was dropped may be "
         "found again after a restart, and is verified then",

@@ -51,13 +51,14 @@ class Tombstones {
   // What the segment held is not known to be durable: pending again.
   void lost_with(SegmentIndex segment) { copy_from(segment); }
   bool in_flight() const { return writing_ > 0; }
+  bool full() const;
   std::size_t count() const { return all_.size(); }
 
  private:
   struct Entry {
     Tombstone tombstone;
     SegmentSequence newest;
-    std::optional<SegmentIndex> holder;  // of a pending one: where it still is
+    std::optional<SegmentIndex> holder;  // none while pending
     bool writing = false;
   };
   bool needed(const Entry& entry, SegmentIndex holder) const;

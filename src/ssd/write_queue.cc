@@ -32,7 +32,7 @@ Result<TransferId> WriteQueue::accept(SpaceIndex index, const BlockHash& hash,
   const bool full = count_ > 0 && accepted_ + bytes > state_.config.write_queue;
   if (full || count_ >= limits::kStoreWrites) return state_.refuse(Refusal::kQueueFull);
   const bool known = static_cast<bool>(state_.index.find(index, hash));
-  if (!known && state_.index.size() >= state_.index.capacity()) return state_.refuse(Refusal::kIndexFull);
+  if (!known && !state_.index.has_room(space.shape.shards)) return state_.refuse(Refusal::kIndexFull);
   write.transfer = state_.next_transfer();
   write.space = index;
   write.hash = hash;
