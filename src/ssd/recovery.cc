@@ -179,6 +179,7 @@ Status recover(StoreState& state, Tombstones& tombstones, Io& io, const std::vec
   Recovery recovery(state, tombstones, drops);
   ScanOptions options;
   options.stop_fd = state.config.stop_fd;
+  options.depth = std::clamp(state.segments.size() / 2, 4u, options.depth);
   ORBITKV_ASSIGN_OR_RETURN(const ScanTotals totals, scan(io, paths, recovery, options));
   recovery.apply_tombstones();
   recovery.settle();

@@ -38,6 +38,39 @@ inline PickedFaults::Pick failing_op(IoOp op, int error) {
   return [=](const IoRequest& request) { return request.op == op ? failing(error) : IoFault{}; };
 }
 
+// A device that wants another alignment than the one below it, and is given it.
+class AlignedIo final : public Io {
+ public:
+  AlignedIo(Io& below, std::uint32_t alignment) : below_(below), alignment_(alignment) {}
+  const char* name() const override { return below_.name(); }
+  Result<Opened> open(const std::string& path, ByteCount bytes) override {
+    auto opened = below_.open(path, bytes);
+    if (opened.ok()) opened->alignment = {alignment_, alignment_};
+    return opened;
+  }
+  Status grow(FileIndex file, ByteCount bytes) override { return below_.grow(file, bytes); }
+  ByteCount free_space(const std::string& path) const override { return below_.free_space(path); }
+  void add_memory(std::span<std::byte> memory) override { below_.add_memory(memory); }
+  void remove_memory(std::span<std::byte> memory) override { below_.remove_memory(memory); }
+  std::size_t submit(std::span<const IoRequest> requests) override {
+    for (const IoRequest& request : requests) {
+      EXPECT_EQ(request.offset % alignment_, 0u);
+      for (const auto& piece : request.pieces) {
+        EXPECT_EQ(piece.size() % alignment_, 0u);
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(piece.data()) % alignment_, 0u);
+      }
+    }
+    return below_.submit(requests);
+  }
+  std::size_t reap(std::span<IoResult> results, Duration wait) override { return below_.reap(results, wait); }
+  int completion_fd() const override { return below_.completion_fd(); }
+  IoStats stats() const override { return below_.stats(); }
+
+ private:
+  Io& below_;
+  const std::uint32_t alignment_;
+};
+
 // Image bytes of one block, as a caller of the store holds them.
 class BlockMemory {
  public:
@@ -98,7 +131,8 @@ class StoreBed {
     io_options.faults = &faults;
     io_options.depth = 1000;  // so that reads that a test holds up hold up nothing else
     io_ = std::make_unique<MemoryIo>(disk, io_options, seeded_latency(++options_.seed, options_.latency));
-    auto opened = Store::open(config, *io_);
+    aligned_ = std::make_unique<AlignedIo>(*io_, alignment);
+    auto opened = Store::open(config, *aligned_);
     if (!opened.ok()) {
       io_.reset();
       return opened.error();
@@ -235,6 +269,7 @@ class StoreBed {
   MemoryDisk disk;
   StoreConfig config;
   PickedFaults faults;
+  std::uint32_t alignment = 512;              // of the device, from the next start on
   std::map<std::uint64_t, StoreEvent> ended;  // by transfer
   std::uint64_t last_revision = 0;            // of the last read that was ok
   std::uint64_t last_read_revision = 0;       // that the last accepted read was to give
@@ -258,7 +293,8 @@ class StoreBed {
     if (event.kind == StoreEvent::Kind::kWritten) {
       const auto written = writes_.find(event.transfer.value);
       ASSERT_NE(written, writes_.end());
-      if (event.ok) {
+      // Unless a sync failed since, before the caller was told of either.
+      if (event.ok && !sync_failed()) {
         EXPECT_TRUE(store_->find(written->second.space, numbered(written->second.number)));
       }
       if (on_written) on_written(written->second, event);
@@ -266,8 +302,11 @@ class StoreBed {
     }
   }
 
+  bool sync_failed() const { return store_->stats().lost[static_cast<std::size_t>(Loss::kDeviceError)] > 0; }
+
   Options options_;
   std::unique_ptr<MemoryIo> io_;
+  std::unique_ptr<AlignedIo> aligned_;
   std::unique_ptr<Store> store_;
   std::map<std::uint64_t, Written> writes_;
   std::map<std::uint64_t, Reading> reads_;

@@ -188,6 +188,26 @@ TEST(StoreTest, numbers_of_transfers_are_bounded) {
   bed.end();
 }
 
+// The same store through devices that want other alignments.
+TEST(StoreTest, unit_change_512_to_4096) {
+  StoreBed bed;
+  const SpaceShape shape = shape_of({{0, 0, 0, 4096}, {0, 1, 0, 8}}, 3);  // 4,352 bytes: nine units of 512
+  std::uint64_t written = 0;
+  for (const std::uint32_t unit : {512, 4096, 1024, 512}) {
+    bed.alignment = unit;
+    bed.start();
+    EXPECT_EQ(bed.store().unit(), unit);
+    const SpaceIndex space = bed.space(shape);
+    EXPECT_EQ(bed.readable(space, shape, 1, written), written);
+    bed.write_blocks(space, shape, written + 1, 20);
+    written += 20;
+    EXPECT_EQ(bed.readable(space, shape, 1, written), written);
+    bed.close();
+  }
+  bed.alignment = 8192;
+  EXPECT_EQ(bed.try_start().error().code(), Code::kReject);
+}
+
 TEST(StoreTest, several_paths_fill_alike) {
   StoreBed::Options options;
   options.paths = {"a", "b", "c"};
