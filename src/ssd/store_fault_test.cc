@@ -214,7 +214,9 @@ TEST(StoreFaultTest, bad_headers) {
   bed.faults.pick = [&](const IoRequest& request) {
     const bool header = request.op == IoOp::kWrite && in_segments(request) &&
                         (request.offset - kFirstSegment.value) % (256 * kKiB.value) == 0;
-    return header && left > 0 && left-- > 0 ? failing(EIO) : IoFault{};
+    if (!header || left == 0) return IoFault{};
+    --left;
+    return failing(EIO);
   };
   bed.write_blocks(space, shape, 1, 20);
   EXPECT_EQ(left, 0u);
