@@ -47,13 +47,15 @@ Result<FioFigures> run_fio(const FioJob& job) {
   if (out.status != 0 || begin == out.text.npos)
     return reject(format_text("fio failed: %s", out.text.substr(0, 400).c_str()));
   const auto report = nlohmann::json::parse(out.text.substr(begin), nullptr, false);
-  if (report.is_discarded()) return reject("fio's report cannot be read");
-  const auto& figures = report["jobs"][0];
-  const auto& side = figures[job.write ? "write" : "read"];
-  const double bytes = side["io_bytes"].get<double>();
-  const double seconds = side["runtime"].get<double>() / 1000;
-  const double cpu = (figures["usr_cpu"].get<double>() + figures["sys_cpu"].get<double>()) / 100 * seconds;
-  if (bytes <= 0 || seconds <= 0) return reject("fio moved no byte");
+  const auto figure = [&](const std::string& of_job) {
+    const nlohmann::json::json_pointer at("/jobs/0" + of_job);
+    return report.contains(at) && report.at(at).is_number() ? report.at(at).get<double>() : -1.0;
+  };
+  const std::string side = job.write ? "/write" : "/read";
+  const double bytes = figure(side + "/io_bytes");
+  const double seconds = figure(side + "/runtime") / 1000;
+  const double cpu = (figure("/usr_cpu") + figure("/sys_cpu")) / 100 * seconds;
+  if (bytes <= 0 || seconds <= 0) return reject("fio moved no byte, or its report cannot be read");
   return FioFigures{bytes / seconds / 1e9, cpu / (bytes / static_cast<double>(kGiB.value))};
 }
 

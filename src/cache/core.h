@@ -71,9 +71,6 @@ struct QueryPart {
   std::string_view request_id;
   std::uint32_t first = 0, total = 0;
   std::span<const BlockHash> hashes;
-  // Wait for other hosts as well. Until there are any it only is a part of what is asked:
-  // the same list with the other answer is a new revision.
-  bool wait_for_full_prefix = false;
   // Answer as soon as most of what must come from the tier is there and the rest is being
   // read: a restore of blocks that are not waits for them, or ends in kRecompute.
   bool early_lease = false;

@@ -220,18 +220,6 @@ TEST(CoreLoad, new_list_gives_up_what_it_asks_for_again) {
   EXPECT_EQ(m.t.tier.loads.size(), 4u);
 }
 
-TEST(CoreLoad, wait_for_full_prefix_is_part_of_what_is_asked) {
-  Mixed m;
-  const auto list = hashes(0, 4);
-  const LeaseId first = m.read(0, 4).lease;
-  QueryPart part = m.t->part(list, "r");
-  part.wait_for_full_prefix = true;
-  const auto other = m.t->core->query(m.e.scheduler, part, m.t->now);
-  ASSERT_TRUE(other.ok());
-  EXPECT_NE(other->lease, first);
-  EXPECT_EQ(m.t->core->query(m.e.scheduler, part, m.t->now)->lease, other->lease);
-}
-
 TEST(CoreLoad, multi_part_list) {
   Mixed m;
   const auto list = hashes(0, 10);

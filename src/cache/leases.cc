@@ -256,7 +256,6 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
   fresh.state = LeaseState::kCollecting;
   fresh.revision = ++last_revision_;
   fresh.total = part.total;
-  fresh.wait_for_full_prefix = part.wait_for_full_prefix;
   fresh.early = part.early_lease;
   fresh.ranks = seen.target.ranks;
   fresh.started = seen.now;
@@ -294,7 +293,6 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
   if (gives_up_loads) look_up(seen, answer);
   lease.revision = ++last_revision_;
   lease.total = seen.part.total;
-  lease.wait_for_full_prefix = seen.part.wait_for_full_prefix;
   lease.early = seen.part.early_lease;
   lease.ranks = seen.target.ranks;
   lease.started = seen.now;
@@ -307,9 +305,7 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
 
 // True while the list that is being asked is the leased one.
 bool Leases::recognise(Lease& lease, const Seen& seen) {
-  if (seen.part.total != lease.total || seen.part.wait_for_full_prefix != lease.wait_for_full_prefix) {
-    return false;
-  }
+  if (seen.part.total != lease.total) return false;
   ListDigest digest = lease.again_digest;
   for (std::size_t i = 0; i < seen.lookups.size(); ++i) {
     const std::size_t at = seen.part.first + i;

@@ -59,7 +59,6 @@ struct Lease {
   std::uint32_t hits = 0;             // leading run
   std::uint32_t pending = 0;          // of it: on their way from the tier
   bool run_open = true;               // no gap so far
-  bool wait_for_full_prefix = false;  // part of what was asked
   bool early = false;                 // may be leased while the last blocks are on their way
   ListDigest digest;
   std::vector<RecordId> records;        // pinned; empty in discover mode

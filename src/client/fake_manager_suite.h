@@ -9,16 +9,35 @@
 
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 
 #include "client/attachment.h"
 #include "mem/slab.h"
+#include "orbitkv/client.h"
 #include "shm/bootstrap.h"
 #include "shm/channel.h"
 #include "wire/lifecycle.h"
 
 namespace orbitkv::client {
+
+// One layer of eight blocks of 512 bytes.
+inline Registration one_layer(std::span<std::byte> pages) {
+  Registration registration;
+  registration.instance.bytes.fill(std::byte{1});
+  registration.name_space = "test";
+  registration.num_blocks = 8;
+  registration.block_tokens = 16;
+  registration.groups = {orbitkv::client::Group{}};
+  Layer layer;
+  layer.name = "only";
+  layer.base = pages.data();
+  layer.bytes = pages.size();
+  layer.block_stride = layer.row_bytes = 512;
+  registration.layers = {layer};
+  return registration;
+}
 
 class FakeManager {
  public:

@@ -48,8 +48,8 @@ Status CommandServer::dispatch(Session& session, const wire::Command& command, T
 Status CommandServer::query(Session& session, TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_query_request(request_));
   const auto mode = in.mode == wire::QueryMode::kRead ? cache::QueryMode::kRead : cache::QueryMode::kDiscover;
-  const cache::QueryPart part{in.instance, in.group,  mode,  in.request_id, in.first,
-                              in.total,    in.hashes, false, in.early_lease};
+  const cache::QueryPart part{in.instance, in.group, mode,      in.request_id,
+                              in.first,    in.total, in.hashes, in.early_lease};
   ORBITKV_ASSIGN_OR_RETURN(auto answer, core_.query(session.id(), part, now));
   wire::QueryReply out;
   out.first = in.first;

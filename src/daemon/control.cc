@@ -15,6 +15,8 @@ using nlohmann::json;
 constexpr std::size_t kListed = 32;
 static_assert(kListed * (6 * limits::kNamespaceBytes + 256) < limits::kSocketFrameBytes - 256);
 
+constexpr std::size_t kDrops = 32;  // that wait for the device
+
 std::string text_of(const json& object) {
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -94,6 +96,8 @@ Result<std::vector<model::NamespaceDigest>> Control::chosen(const std::string& p
 }
 
 void Control::drop(const std::vector<model::NamespaceDigest>& digests, TimePoint now, Answer answer) {
+  if (drops_.size() >= kDrops)
+    return answer(busy(format_text("%zu drops are under way; wait for their answers", kDrops)));
   Drop drop;
   drop.answer = std::move(answer);
   for (const model::NamespaceDigest& digest : digests) {

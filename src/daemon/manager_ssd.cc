@@ -46,8 +46,13 @@ bool Manager::poll_ssd(TimePoint now) {
 void Manager::leave_memory() {
   if (memory_left_ || core_->stats().spilling > 0) return;
   const cache::EvictReport report = core_->evict(ByteCount(~std::uint64_t{0}), monotonic_now());
-  memory_left_ = report.kept == 0 && report.being_written == 0;
-  if (memory_left_) ssd_->store().begin_close();
+  memory_left_ = report.being_written == 0;
+  if (!memory_left_) return;
+  // The store took none of them although it had nothing to do.
+  if (report.kept > 0)
+    ORBITKV_WARN("%llu blocks are worth keeping and are given up: the SSD takes no writes now",
+                 static_cast<unsigned long long>(report.kept));
+  ssd_->store().begin_close();
 }
 
 // The visitor may have left before its answer comes.

@@ -49,10 +49,9 @@ Status SsdTier::add_slab(const mem::SlabInfo& slab) {
 }
 
 bool SsdTier::poll(cache::Core& core, TimePoint now) {
+  events_.clear();
   store_->poll(now, events_);
-  // The core may ask the store for more while it is told.
-  const std::vector<ssd::StoreEvent> events = std::exchange(events_, {});
-  for (const ssd::StoreEvent& event : events) {
+  for (const ssd::StoreEvent& event : events_) {
     switch (event.kind) {
       case ssd::StoreEvent::Kind::kRead: core.loaded(transfer_of(event.transfer), event.ok, now); break;
       case ssd::StoreEvent::Kind::kWritten: {
@@ -64,8 +63,8 @@ bool SsdTier::poll(cache::Core& core, TimePoint now) {
       case ssd::StoreEvent::Kind::kFlushed: flushed_.push_back(event); break;
     }
   }
-  if (!events.empty()) core.tier_ready(now);
-  return !events.empty();
+  if (!events_.empty()) core.tier_ready(now);
+  return !events_.empty();
 }
 
 // ---- spaces ----
@@ -100,7 +99,6 @@ Result<cache::TransferId> SsdTier::load(const Key&, cache::TierRef record,
   ORBITKV_ASSIGN_OR_RETURN(const ssd::TransferId id, store_->read(stored_of(record), slots_));
   for (std::size_t i = 0; i < slots.size(); ++i)
     slots_out[i] = {slots_[i].mark.digest, slots_[i].mark.revision};
-  store_->touch(stored_of(record));
   return transfer_of(id);
 }
 

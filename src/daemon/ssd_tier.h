@@ -52,7 +52,6 @@ class SsdTier final : public cache::Tier {
   ssd::Store& store() { return *store_; }
   const ssd::Store& store() const { return *store_; }
   ssd::AdmissionStats admission_stats() const { return admission_.stats(); }
-  ssd::IoStats io_stats() const { return io_->stats(); }
   const char* io_name() const { return io_->name(); }
   // Drops of namespaces that have become durable, or could not, since the last call.
   std::vector<ssd::StoreEvent> take_flushed() { return std::exchange(flushed_, {}); }
@@ -82,7 +81,8 @@ class SsdTier final : public cache::Tier {
   std::unique_ptr<ssd::Store> store_;
   ssd::Admission admission_;
   std::unordered_map<ssd::TransferId, ByteCount> writes_;  // under way: what they charged
-  std::vector<ssd::StoreEvent> events_, flushed_;
+  std::vector<ssd::StoreEvent> events_;                    // of the poll() at hand
+  std::vector<ssd::StoreEvent> flushed_;
   std::vector<ssd::StoredRef> found_;  // of the find() at hand
   std::vector<ssd::SlotMemory> slots_;
 };

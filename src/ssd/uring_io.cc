@@ -194,8 +194,8 @@ void UringIo::submit_chunk(const Chunk& chunk, void* memory) {
 
 std::size_t UringIo::take(std::span<Finished> out) {
   io_uring& ring = ring_->raw();
-  ring_->quiet();
-  if (::io_uring_cq_ready(&ring) == 0) ring_->enter();
+  // Entries that the kernel would not take before are still to be handed to it.
+  if (!ring_->begin_take() && turns_.empty() && ::io_uring_sq_ready(&ring) == 0) return 0;
   const TimePoint now = monotonic_now();
   std::size_t taken = 0;
   io_uring_cqe* result;
@@ -211,7 +211,7 @@ std::size_t UringIo::take(std::span<Finished> out) {
   }
   start_what_may();
   if (::io_uring_sq_ready(&ring) > 0) ring_->enter();
-  ring_->tell_rest();
+  ring_->end_take();
   show();
   return taken;
 }

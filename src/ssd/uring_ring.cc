@@ -79,13 +79,22 @@ UringRing::~UringRing() {
   if (made_) ::io_uring_queue_exit(&ring_);
 }
 
-void UringRing::quiet() {
+bool UringRing::begin_take() {
+  const auto wait_outside = [this] {
+    return (IO_URING_READ_ONCE(*ring_.sq.kflags) & IORING_SQ_TASKRUN) != 0;
+  };
+  const auto any = [&] { return wait_outside() || ::io_uring_cq_ready(&ring_) > 0; };
+  if (quiet_ && !any()) return false;
+  // Read before they are looked for: what ends behind the read makes it readable again.
   eventfd_t events = 0;
   if (::eventfd_read(told_.get(), &events) != 0)
     ORBITKV_CHECK(errno == EAGAIN || errno == EINTR, "reading the eventfd of a ring");
+  quiet_ = !any();
+  if (wait_outside()) enter();
+  return true;
 }
 
-void UringRing::tell_rest() {
+void UringRing::end_take() {
   if (::io_uring_cq_ready(&ring_) > 0) ::eventfd_write(told_.get(), 1);
 }
 

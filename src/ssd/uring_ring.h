@@ -34,11 +34,13 @@ class UringRing {
   UringRing(const UringRing&) = delete;
 
   io_uring& raw() { return ring_; }
-  // Readable while results wait, from quiet() on again. The ring's own descriptor wakes no
-  // epoll where results wait to be let in (IORING_SETUP_DEFER_TASKRUN).
+  // Readable while results wait. The ring's own descriptor wakes no epoll where results wait to
+  // be let in (IORING_SETUP_DEFER_TASKRUN).
   int fd() const { return told_.get(); }
-  void quiet();      // before results are taken
-  void tell_rest();  // after: some were left
+  // Before results are taken: lets in those that wait. False, and no system call: there are
+  // none, and the descriptor says so.
+  bool begin_take();
+  void end_take();  // some may be left
   // An empty entry; what is queued is submitted if there is no room.
   io_uring_sqe* entry();
   // Submits what is queued, and lets results in that wait to be looked at.
@@ -55,6 +57,7 @@ class UringRing {
   io_uring ring_{};
   UniqueFd told_;
   bool made_ = false, started_ = false;
+  bool quiet_ = true;  // nothing has ended since the descriptor was last read
 };
 
 }  // namespace orbitkv::ssd

@@ -47,15 +47,18 @@ class Engine:
     def __exit__(self, *exc):
         self.client.close()
 
+    def save(self, numbers):
+        for slot, number in enumerate(numbers):
+            self.memory[slot] = content(number)
+        save = self.client.save(self.registered, [(0, range(len(numbers)), [key(n) for n in numbers])])
+        assert self.client.wait_save(save, 10).success
+
     def publish(self, manager, numbers):
         """In pieces that the Manager's queue of writes takes."""
         for at in range(0, len(numbers), 8):
             piece = numbers[at : at + 8]
             before = manager.status()["ssd"]["records"]
-            for slot, number in enumerate(piece):
-                self.memory[slot] = content(number)
-            save = self.client.save(self.registered, [(0, range(len(piece)), [key(n) for n in piece])])
-            assert self.client.wait_save(save, 10).success
+            self.save(piece)
             after = before + len(piece)
             manager.wait_for(lambda s, n=after: s["ssd"]["records"] >= n, "the blocks on SSD")
 
@@ -193,11 +196,7 @@ def test_a_stop_writes_what_only_memory_holds(tmp_path):
     with manager_on(tmp_path, policy="auto") as manager:
         with Engine(manager) as engine:
             for at in range(0, 96, ROOM):
-                numbers = range(at, at + ROOM)
-                for slot, number in enumerate(numbers):
-                    engine.memory[slot] = content(number)
-                save = engine.client.save(engine.registered, [(0, range(ROOM), [key(n) for n in numbers])])
-                assert engine.client.wait_save(save, 10).success
+                engine.save(range(at, at + ROOM))
             manager.wait_for(lambda s: s["blocks"] == 96, "all blocks in memory")
         manager.stop()
         assert manager.process.returncode == 0, manager.text()
@@ -205,3 +204,47 @@ def test_a_stop_writes_what_only_memory_holds(tmp_path):
         assert manager.status()["ssd"]["recovered"] == 96
         with Engine(manager) as engine:
             assert engine.restored(range(64, 96)) == ROOM
+
+
+def free_bytes(directory):
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 40 MiB of its own."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", disk], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"cannot mount a small file system: {done.stderr}")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_stop_does_not_wait_for_a_disk_that_is_full(small_disk):
+    """A store with holes, as a copied one has, on a file system that fills up."""
+    options = ["--ssd-path", str(small_disk / "store"), "--ssd-segment-size", "1MiB", "--ssd-write-policy", "all"]
+    with ManagerProcess(pool="8MiB", extra=[*options, "--ssd-size", "20MiB"]):
+        pass
+    (small_disk / "store").rename(small_disk / "whole")
+    subprocess.run(["cp", "--sparse=always", small_disk / "whole", small_disk / "store"], check=True)
+    (small_disk / "whole").unlink()
+    with ManagerProcess(pool="8MiB", extra=options) as manager:
+        deadline = time.monotonic() + 20
+        while (free := free_bytes(small_disk)) < 38 << 20:  # the kernel lets go of the old file later
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (small_disk / "filler").write_bytes(bytes(free - (1 << 20)))
+        with Engine(manager) as engine:
+            at, path = 0, {"state": "ok"}
+            while path["state"] == "ok" and at < 256:  # 16 MiB
+                engine.save(range(at, at + 8))
+                path = manager.wait_for(lambda s: s["ssd"]["queued_bytes"] == 0, "an empty queue")["ssd"]["paths"][0]
+                at += 8
+            assert path["state"] == "writes stopped" and "space" in path["why"]
+            engine.save(range(at, at + 8))
+        manager.process.terminate()
+        assert manager.process.wait(15) == 0  # far below --drain-timeout
+        assert "are given up" in manager.text()

@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "daemon/cli/ask.h"
 #include "daemon/cli/commands.h"
+#include "daemon/cli/fields.h"
 #include "wire/lifecycle.h"
 
 namespace orbitkv::daemon::cli {
@@ -27,13 +28,6 @@ Result<json> control(const std::string& socket, const char* name, const json& re
 int failed(const char* name, const Error& error) {
   std::fprintf(stderr, "orbitkv %s: %s\n", name, error.message().c_str());
   return 1;
-}
-
-std::string size_of(const json& object, const char* key) {
-  return format_size(ByteCount(object.at(key).get<std::uint64_t>()));
-}
-unsigned long long count_of(const json& object, const char* key) {
-  return object.at(key).get<unsigned long long>();
 }
 
 void print_namespaces(const json& list) {

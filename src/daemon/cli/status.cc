@@ -4,21 +4,17 @@
 
 #include "daemon/cli/ask.h"
 #include "daemon/cli/commands.h"
+#include "daemon/cli/fields.h"
 #include "wire/lifecycle.h"
 
 namespace orbitkv::daemon::cli {
 namespace {
 using nlohmann::json;
 
-std::string size_of(const json& object, const char* key) {
-  return format_size(ByteCount(object.at(key).get<std::uint64_t>()));
-}
-
 void print_ssd(const json& ssd) {
-  const auto count = [](const json& in, const char* key) { return in.at(key).get<unsigned long long>(); };
   std::printf("ssd       %llu blocks, %s of %s, by %s; %llu read, %llu written, %s queued",
-              count(ssd, "records"), size_of(ssd, "live_bytes").c_str(), size_of(ssd, "capacity").c_str(),
-              ssd.at("io").get<std::string>().c_str(), count(ssd, "reads"), count(ssd, "writes"),
+              count_of(ssd, "records"), size_of(ssd, "live_bytes").c_str(), size_of(ssd, "capacity").c_str(),
+              ssd.at("io").get<std::string>().c_str(), count_of(ssd, "reads"), count_of(ssd, "writes"),
               size_of(ssd, "queued_bytes").c_str());
   if (const double written = ssd.at("written_bytes").get<double>(); written > 0)
     std::printf(", amplification %.2f", ssd.at("device_written_bytes").get<double>() / written);
@@ -27,7 +23,7 @@ void print_ssd(const json& ssd) {
   std::printf(
       "\n          not written: %llu for a full queue, %llu not expected back, %llu over the budget "
       "(attempts)\n",
-      count(refused, "queue_full"), count(admission, "unlikely"), count(admission, "over_budget"));
+      count_of(refused, "queue_full"), count_of(admission, "unlikely"), count_of(admission, "over_budget"));
   for (const json& path : ssd.at("paths")) {
     std::printf("          %s: %s, %s of %s used\n", path.at("path").get<std::string>().c_str(),
                 path.at("state").get<std::string>().c_str(), size_of(path, "used").c_str(),
@@ -50,7 +46,7 @@ void print_text(const json& status) {
       size_of(pool, "used").c_str(), size_of(pool, "capacity").c_str(), size_of(pool, "configured").c_str(),
       size_of(pool, "leased").c_str(), size_of(pool, "quarantined").c_str(),
       size_of(pool, "largest_free").c_str(), size_of(pool, "huge").c_str());
-  const auto count = [&](const char* key) { return status.at(key).get<unsigned long long>(); };
+  const auto count = [&](const char* key) { return count_of(status, key); };
   std::printf("blocks    %llu resident, %llu being written, %llu leases, %llu evicted\n", count("blocks"),
               count("inflight_images"), count("leases"), count("evicted"));
   std::printf("queries   %llu blocks hit, %llu missed\n", count("hits"), count("misses"));
