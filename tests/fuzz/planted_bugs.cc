@@ -123,6 +123,8 @@ constexpr Bug kBugs[] = {
        return holds<decode_status_reply>(b,
                                          [](auto& m) { return !m.json.empty() && m.json.front() == '\x7f'; });
      }},
+    {"control_request",
+     [](View b) { return holds<decode_control_request>(b, [](auto& m) { return m.request == kOnes; }); }},
     {"socket_error",
      [](View b) { return holds<decode_socket_error>(b, [](auto& m) { return m.request == kOnes; }); }},
     {"bye", [](View) { return true; }},
