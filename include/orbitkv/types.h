@@ -30,6 +30,13 @@ struct LeaseId {
   friend auto operator<=>(const LeaseId&, const LeaseId&) = default;
 };
 
+// Which cached tokens a group needs before an engine can go on at token b of a request.
+enum class RecoveryRule : std::uint8_t {
+  kPrefix = 1,      // all of them. Attention KV, MLA
+  kWindow = 2,      // the last ceil(window / page) pages. Sliding windows
+  kCheckpoint = 3,  // the page that ends at b. Recurrent and convolution state
+};
+
 // Destination "leave this block alone": that block of the lease is not restored.
 inline constexpr std::uint32_t kHole = 0xFFFFFFFFu;
 

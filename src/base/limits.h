@@ -51,6 +51,7 @@ inline constexpr std::uint32_t kFragmentsPerRegistration = 8192;  // over its gr
 
 // Queries and leases.
 inline constexpr std::uint32_t kQueriesPerSession = 1024;  // live request ids with a lease
+inline constexpr std::uint32_t kTailPages = 1u << 20;  // that a boundary is looked for in; hashes of a query
 inline constexpr std::uint32_t kLeases = 16 * 1024;
 inline constexpr std::uint32_t kInstances = 64;
 inline constexpr std::uint32_t kBlocks = 1u << 30;  // entries of the block table (--max-blocks)

@@ -10,12 +10,10 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "model/recovery.h"
 #include "orbitkv/types.h"
 
 namespace orbitkv::model {
-
-// When a boundary of a group can be recovered. Later rules: window, checkpoint.
-enum class RecoveryRule : std::uint8_t { kPrefix = 1 };
 
 // One fragment of a block: the bytes of one layer and component (K, V, or both).
 struct FragmentShape {
