@@ -28,6 +28,8 @@ using RegistrationId = Id<struct RegistrationIdTag, std::uint64_t>;  // its gene
 using GroupId = Id<struct GroupIdTag, std::uint16_t>;
 using ShardId = Id<struct ShardIdTag, std::uint16_t>;
 using NamespaceIndex = Id<struct NamespaceIndexTag, std::uint32_t>;  // interned, Manager only
+using NodeId = Id<struct NodeIdTag, std::int32_t>;                   // NUMA node, as the kernel numbers them
+inline constexpr NodeId kAnyNode{-1};                                // not known, or no matter
 
 struct ByteCount {
   std::uint64_t value{};

@@ -64,7 +64,9 @@ inline constexpr std::uint32_t kLoads = 4096;  // block images on their way from
 inline constexpr std::uint32_t kSlabs = 4096;
 inline constexpr ByteCount kSlabBytes = kGiB;
 inline constexpr ByteCount kHugePageBytes = 2 * kMiB;
-inline constexpr std::uint32_t kProbeWindow = 32;  // residency index
+inline constexpr std::uint32_t kMemoryNodes = 64;    // NUMA nodes that are told apart
+inline constexpr std::uint32_t kNodeNumbers = 1024;  // above every number that the kernel gives a node
+inline constexpr std::uint32_t kProbeWindow = 32;    // residency index
 
 // SSD store: format (docs/ssd-format.md).
 inline constexpr std::uint32_t kSpaceDrops = 64;        // namespaces dropped, records not yet reclaimed

@@ -19,6 +19,8 @@
 #include "base/text.h"
 #include "mem/extent_allocator.h"
 #include "mem/host_memory.h"
+#include "mem/node_allocator.h"
+#include "mem/placement.h"
 #include "mem/slab_builder.h"
 
 namespace orbitkv::mem {
@@ -132,11 +134,14 @@ struct Pool::Impl {
   UniqueFd ready;                  // without a builder
   std::unique_ptr<SlabBuilder> builder;
   std::optional<Error> failure;
-  ExtentAllocator allocator;
+  NodePolicy policy;
+  NodeAllocator allocator{policy};
   std::uint64_t last_allocation = first_allocation();
   PoolStats stats;
 
   Status make_slabs(ByteCount reserved_huge);
+  void place_slabs();
+  void note_node(SlabInfo& slab, NodeId found);
   Status start();
   void offer(SlabInfo& slab, Placement placement);
   void settle_failure();
@@ -163,6 +168,38 @@ Status Pool::Impl::make_slabs(ByteCount reserved_huge) {
   return ok_status();
 }
 
+// Before the first touch; afterwards pages stay where they are.
+void Pool::Impl::place_slabs() {
+  if (!config.numa) return;
+  policy = NodePolicy(config.topology ? *config.topology : read_topology());
+  if (!policy.active()) return;
+  std::optional<Error> refused;
+  for (std::size_t i = 0; i < slabs.size(); ++i) {
+    const NodeId node = policy.place(slabs[i].bytes);
+    const Status bound = bind_memory(memory[i], slabs[i].bytes, node);
+    if (bound.ok()) {
+      slabs[i].node = node;
+      continue;
+    }
+    policy.move(slabs[i].bytes, node, kAnyNode);
+    if (!refused) refused = bound.error();
+  }
+  if (refused)
+    ORBITKV_WARN(
+        "slabs lie wherever the kernel puts them: %s; in a container, allow mbind or serve with --numa off",
+        refused->message().c_str());
+}
+
+// A node that had run full left its pages to others.
+void Pool::Impl::note_node(SlabInfo& slab, NodeId found) {
+  if (!policy.active() || found == kAnyNode || found == slab.node) return;
+  if (slab.node != kAnyNode)
+    ORBITKV_INFO("slab %u was meant for NUMA node %d; its pages came from node %d", slab.id.value,
+                 slab.node.value, found.value);
+  policy.move(slab.bytes, slab.node, found);
+  slab.node = found;
+}
+
 Status Pool::Impl::start() {
   if (config.prefault) {
     std::vector<SlabBuilder::Slab> todo;
@@ -182,7 +219,7 @@ Status Pool::Impl::start() {
 
 void Pool::Impl::offer(SlabInfo& slab, Placement placement) {
   advance(slab, SlabState::kOffered, placement);
-  allocator.add_slab(slab.id, slab.bytes);
+  allocator.add_slab(slab.id, slab.bytes, slab.node);
   stats.capacity += slab.bytes;
   stats.huge += slab.huge;
   news.push_back(slab);
@@ -208,6 +245,7 @@ Result<std::unique_ptr<Pool>> Pool::create(const PoolConfig& config) {
   impl->stats.configured = impl->config.bytes;
   ORBITKV_RETURN_IF_ERROR(allow_descriptors(impl->slabs.size()));
   ORBITKV_RETURN_IF_ERROR(impl->make_slabs(memory.reserved_huge));
+  impl->place_slabs();
   ORBITKV_RETURN_IF_ERROR(impl->start());
   return std::unique_ptr<Pool>(new Pool(std::move(impl)));
 }
@@ -226,6 +264,7 @@ std::vector<SlabInfo> Pool::collect_offered() {
   for (const SlabBuilder::Built& built : impl_->builder->take_built()) {
     SlabInfo& slab = impl_->slabs[built.id.value];
     slab.huge = built.huge;
+    impl_->note_node(slab, built.node);
     advance(slab, SlabState::kTouched, Placement::kBeforeOffer);
     if (built.reached == SlabState::kCollapsed) advance(slab, SlabState::kCollapsed, Placement::kBeforeOffer);
     impl_->offer(slab, Placement::kBeforeOffer);
@@ -249,10 +288,10 @@ const std::optional<Error>& Pool::build_failure() const {
   return impl_->failure;
 }
 
-std::optional<Extent> Pool::allocate(ByteCount bytes) {
+std::optional<Extent> Pool::allocate(ByteCount bytes, NodeId near) {
   // A multiple of the unit has a footprint that is one too: both step by powers of two.
   const ByteCount rounded = rounded_up(bytes, impl_->config.unit);
-  const auto place = impl_->allocator.allocate(rounded);
+  const auto place = impl_->allocator.allocate(rounded, near);
   if (!place) return std::nullopt;
   Extent extent;
   extent.slab_ = place->slab;
@@ -304,6 +343,9 @@ ByteCount Pool::free_bytes() const {
 PoolStats Pool::stats() const {
   PoolStats stats = impl_->stats;
   stats.largest_free = impl_->allocator.largest();
+  stats.nodes = impl_->allocator.stats();
+  stats.local = impl_->allocator.local();
+  stats.remote = impl_->allocator.remote();
   return stats;
 }
 

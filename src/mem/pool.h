@@ -13,6 +13,8 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "mem/node_allocator.h"
+#include "mem/placement.h"
 #include "mem/slab.h"
 
 namespace orbitkv::mem {
@@ -24,6 +26,8 @@ struct PoolConfig {
   bool prefault = true;       // false: slabs are sparse and offered at once
   std::uint32_t threads = 0;  // first touch; 0 = min(4, CPUs)
   int stop_fd = -1;           // readable (a signalfd): create() gives up waiting for kOn
+  bool numa = true;           // spread slabs over the nodes of `topology`, or else of this machine
+  std::optional<Topology> topology;
 };
 
 // A lent extent. Move-only; its only exits are Pool::release and Pool::quarantine.
@@ -62,8 +66,10 @@ struct PoolStats {
   ByteCount used;      // lent, quarantined included
   ByteCount quarantined;
   ByteCount largest_free;
-  ByteCount huge;        // in huge pages
-  ByteCount configured;  // of all slabs; capacity stays below it after a build_failure()
+  ByteCount huge;                       // in huge pages
+  ByteCount configured;                 // of all slabs; capacity stays below it after a build_failure()
+  std::vector<NodeStats> nodes;         // that offered slabs lie on
+  std::uint64_t local = 0, remote = 0;  // extents near to where they were asked for, and others
 };
 
 struct ReleaseReceipt {
@@ -86,7 +92,8 @@ class Pool {
   // Why slabs will never be offered (logged once by the pool): the pool stays smaller.
   const std::optional<Error>& build_failure() const;
 
-  std::optional<Extent> allocate(ByteCount bytes);  // rounded up to the unit; nullopt: none fits
+  // Rounded up to the unit; from the node nearest to `near` that has room. nullopt: none fits.
+  std::optional<Extent> allocate(ByteCount bytes, NodeId near = kAnyNode);
   ReleaseReceipt release(Extent extent);
   ReleaseReceipt quarantine(Extent extent);  // bytes stay out of use for ever
 

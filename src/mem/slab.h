@@ -22,7 +22,8 @@ struct SlabInfo {
   SlabId id;
   ByteCount bytes;
   SlabState state = SlabState::kRaw;
-  ByteCount huge;  // bytes in huge pages, as reached
+  ByteCount huge;          // bytes in huge pages, as reached
+  NodeId node = kAnyNode;  // that its pages are on, or will be
 };
 
 // Checks that the edge exists; a slab is never offered before its pages are placed,

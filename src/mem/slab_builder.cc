@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "mem/placement.h"
 #include "mem/touch.h"
 
 namespace orbitkv::mem {
@@ -183,6 +184,7 @@ Status SlabBuilder::finish(Job& job) {
     const std::lock_guard lock(mutex_);
     mapping.swap(job.mapping);
   }
+  const NodeId node = mapping ? node_of_pages({mapping->base(), job.slab.bytes.value}) : kAnyNode;
   mapping.reset();  // takes a while, so not under the lock
   // Whatever was left out above; afterwards no access to the slab can want for memory.
   if (const int error = fill_holes(*job.slab.memory, job.slab.bytes))
@@ -196,7 +198,7 @@ Status SlabBuilder::finish(Job& job) {
   {
     const std::lock_guard lock(mutex_);
     const bool collapsed = huge_pages_ != HugePages::kOff;
-    built_.push_back({job.slab.id, collapsed ? SlabState::kCollapsed : SlabState::kTouched, huge});
+    built_.push_back({job.slab.id, collapsed ? SlabState::kCollapsed : SlabState::kTouched, huge, node});
     ++built_count_;
   }
   ring();

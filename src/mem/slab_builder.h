@@ -34,6 +34,7 @@ class SlabBuilder {
     SlabId id;
     SlabState reached = SlabState::kTouched;  // or kCollapsed: all of it that could be
     ByteCount huge;
+    NodeId node = kAnyNode;  // where most of its pages have come to lie
   };
 
   // Slabs but the last have limits::kSlabBytes.

@@ -1,0 +1,80 @@
+#include "mem/node_allocator.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace orbitkv::mem {
+
+NodeAllocator::Part* NodeAllocator::find(NodeId node) const {
+  for (const auto& part : parts_)
+    if (part->node == node) return part.get();
+  return nullptr;
+}
+
+void NodeAllocator::add_slab(SlabId slab, ByteCount bytes, NodeId node) {
+  Part* part = find(node);
+  if (!part) {
+    parts_.push_back(std::make_unique<Part>());
+    part = parts_.back().get();
+    part->node = node;
+  }
+  part->allocator.add_slab(slab, bytes);
+  part->capacity += bytes;
+  if (part_of_.size() <= slab.value) part_of_.resize(slab.value + 1, nullptr);
+  part_of_[slab.value] = part;
+}
+
+std::optional<NodeAllocator::Place> NodeAllocator::take(Part& part, ByteCount bytes) {
+  const auto place = part.allocator.allocate(bytes);
+  if (place) part.used += ExtentAllocator::footprint(bytes);
+  return place;
+}
+
+std::optional<NodeAllocator::Place> NodeAllocator::allocate(ByteCount bytes, NodeId near) {
+  if (parts_.size() == 1 && policy_.nearest(near).empty()) return take(*parts_.front(), bytes);
+  const auto order = policy_.nearest(near);
+  for (const NodeId node : order) {
+    Part* const part = find(node);
+    const auto place = part ? take(*part, bytes) : std::nullopt;
+    if (!place) continue;
+    ++(node == order.front() ? local_ : remote_);
+    return place;
+  }
+  // No order, or what is left lies on nodes that it does not name.
+  std::vector<Part*> rest;
+  for (const auto& part : parts_)
+    if (std::find(order.begin(), order.end(), part->node) == order.end()) rest.push_back(part.get());
+  std::stable_sort(rest.begin(), rest.end(),
+                   [](const Part* a, const Part* b) { return a->free() > b->free(); });
+  for (Part* const part : rest) {
+    const auto place = take(*part, bytes);
+    if (!place) continue;
+    if (!order.empty()) ++remote_;
+    return place;
+  }
+  return std::nullopt;
+}
+
+void NodeAllocator::release(Place place, ByteCount bytes) {
+  ORBITKV_CHECK(place.slab.value < part_of_.size() && part_of_[place.slab.value],
+                "released extent is not of this pool");
+  Part& part = *part_of_[place.slab.value];
+  part.allocator.release(place, bytes);
+  part.used -= ExtentAllocator::footprint(bytes);
+}
+
+ByteCount NodeAllocator::largest() const {
+  ByteCount most;
+  for (const auto& part : parts_) most = std::max(most, part->allocator.largest());
+  return most;
+}
+
+std::vector<NodeStats> NodeAllocator::stats() const {
+  std::vector<NodeStats> out;
+  for (const auto& part : parts_) out.push_back({part->node, part->capacity, part->used});
+  std::sort(out.begin(), out.end(), [](const NodeStats& a, const NodeStats& b) { return a.node < b.node; });
+  return out;
+}
+
+}  // namespace orbitkv::mem
