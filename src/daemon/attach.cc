@@ -124,53 +124,37 @@ void Manager::greet(Visitor& visitor, const wire::Hello& hello) {
 }
 
 Status Manager::make_session(Visitor& visitor, const wire::Hello& hello) {
-  if (draining_) return reconnect("the Manager is shutting down");
-  auto slot = std::find(sessions_.begin(), sessions_.end(), nullptr);
-  if (slot == sessions_.end()) {
-    // Those that said goodbye since the last tick are gone already.
-    const std::vector<SessionId> ids = live_;
-    for (SessionId old : ids) collect(*sessions_[old.value]);
-    slot = std::find(sessions_.begin(), sessions_.end(), nullptr);
-  }
-  if (slot == sessions_.end())
-    return busy(
-        format_text("all %u sessions are taken; close an engine or wait until an ended one is collected",
-                    limits::kSessions));
-  const SessionId id(static_cast<std::uint32_t>(slot - sessions_.begin()));
-  const Epoch epoch(next_epoch_++);
-  ORBITKV_ASSIGN_OR_RETURN(auto memory, shm::SessionMemory::create(id, epoch));
+  ORBITKV_ASSIGN_OR_RETURN(const Host::Place place, host_->place());
+  ORBITKV_ASSIGN_OR_RETURN(auto memory, shm::SessionMemory::create(place.id, place.epoch));
   ORBITKV_ASSIGN_OR_RETURN(auto bell, shm::make_bell());
   std::vector<std::byte> out;
-  wire::encode(wire::HelloReply{id, epoch, incarnation_, shm::SessionLayout::kBytes,
+  wire::encode(wire::HelloReply{place.id, place.epoch, incarnation_, shm::SessionLayout::kBytes,
                                 std::string("orbitkv ") + kVersion},
                out);
   const int fds[] = {memory.fd(), bell.get()};
   ORBITKV_RETURN_IF_ERROR(visitor.socket.send(out, fds));
-  const int socket_fd = visitor.socket.fd();
-  loop_->remove(socket_fd);
-  shm::ManagerChannel channel(std::move(memory), std::move(bell));
-  auto session = std::make_unique<Session>(Session::Parts{id, epoch, hello.client, std::move(visitor.socket),
-                                                          std::move(visitor.peer), std::move(channel)});
-  Session& adopted = *session;
-  *slot = std::move(session);
-  live_.push_back(id);
-  core_->open_session(id, monotonic_now());
-  adopt(adopted);
+  loop_->remove(visitor.socket.fd());
+  auto& connection = connections_[place.id.value];
+  connection = std::make_unique<Connection>(std::move(visitor.socket), std::move(visitor.peer));
+  Session& session = host_->open({place.id, place.epoch, hello.client, connection->peer().pid,
+                                  shm::ManagerChannel(std::move(memory), std::move(bell))},
+                                 monotonic_now());
+  adopt(session, *connection);
   return ok_status();
 }
 
 // Watches everything that a session can be heard through.
-void Manager::adopt(Session& session) {
+void Manager::adopt(Session& session, Connection& connection) {
   const SessionId id = session.id();
   Status watched =
-      loop_->add(session.socket().fd(), rt::kReadable, [this, id](rt::Ready r) { on_socket(id, r); });
+      loop_->add(connection.socket().fd(), rt::kReadable, [this, id](rt::Ready r) { on_socket(id, r); });
   if (watched.ok())
-    watched = loop_->add(session.peer().pidfd.get(), rt::kReadable,
+    watched = loop_->add(connection.peer().pidfd.get(), rt::kReadable,
                          [this, id](rt::Ready) { on_process_ended(id); });
   if (watched.ok()) watched = loop_->add(session.channel().wake_fd(), rt::kReadableEdge, [](rt::Ready) {});
-  if (!watched.ok()) return close_session(session, watched.error().message().c_str());
-  ORBITKV_INFO("session %u attached: %s, pid %d", id.value, session.name().c_str(), session.peer().pid);
-  offer_slabs(session);
+  if (!watched.ok()) return host_->close(session, watched.error().message().c_str(), monotonic_now());
+  ORBITKV_INFO("session %u attached: %s, pid %d", id.value, session.name().c_str(), session.pid());
+  host_->offer_slabs(session, monotonic_now());
 }
 
 }  // namespace orbitkv::daemon

@@ -1,7 +1,7 @@
-// The Manager: one core thread that owns the pool, the core, the listener and every
-// session. Sockets, pidfds and signals come through the event loop; commands and
-// grant records through the sessions' shared memory, polled briefly and then slept
-// on. It never touches a device; it maps slabs for the SSD's I/O only and copies no payload.
+// The Manager: one core thread that owns the pool, the host with core and sessions, the
+// listener and every connection. Sockets, pidfds and signals come through the event loop;
+// commands and grant records through the sessions' shared memory, polled briefly and then
+// slept on. It never touches a device; it maps slabs for the SSD's I/O only and copies no payload.
 #pragma once
 
 #include <array>
@@ -15,9 +15,9 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "cache/core.h"
-#include "daemon/commands.h"
+#include "daemon/connection.h"
 #include "daemon/control.h"
-#include "daemon/session.h"
+#include "daemon/host.h"
 #include "daemon/ssd_tier.h"
 #include "mem/pool.h"
 #include "rt/event_loop.h"
@@ -35,7 +35,7 @@ struct ServeOptions {
   Duration drain = seconds(30);      // how long a shutdown waits for claimed copies
 };
 
-class Manager final : private rt::Poller, private cache::Ports {
+class Manager final : private rt::Poller, private Host::Owner {
  public:
   static Result<std::unique_ptr<Manager>> create(const ServeOptions& options);
   ~Manager() override;
@@ -46,7 +46,7 @@ class Manager final : private rt::Poller, private cache::Ports {
   bool device_busy() const { return ssd_ && ssd_->active(); }
   // From a signal: the first drains, the second says what is pending and ends.
   void on_stop_signal();
-  std::string status_json() const;
+  std::string status_json() const override;
 
  private:
   static constexpr Duration kTick = milliseconds(250);
@@ -68,12 +68,10 @@ class Manager final : private rt::Poller, private cache::Ports {
   Duration prepare_sleep() override;
   void cancel_sleep() override;
 
-  // cache::Ports
-  Grant grant(const cache::OperationKey& op, const model::Plan& plan) override;
-  Revoke revoke(const cache::OperationKey& op, const Error& why) override;
-  void fail(const cache::OperationKey& op, const Error& why) override;
-  void reap(const cache::OperationKey& op) override;
-  Session& session_of(const cache::OperationKey& op);
+  // Host::Owner
+  Status send(SessionId session, std::vector<std::byte> frame, std::vector<int> fds) override;
+  void on_closed(Session& session) override;
+  void on_gone(Session& session) override;
 
   // Attach (attach.cc).
   void on_connection();
@@ -84,25 +82,14 @@ class Manager final : private rt::Poller, private cache::Ports {
   void on_question(Visitor& visitor, std::span<const std::byte> frame);
   void greet(Visitor& visitor, const wire::Hello& hello);
   Status make_session(Visitor& visitor, const wire::Hello& hello);
-  void adopt(Session& session);
+  void adopt(Session& session, Connection& connection);
   void refuse(shm::Socket& socket, const Error& why);
 
   // Sessions (manager.cc).
+  Connection& connection_of(const Session& session) const { return *connections_[session.id().value]; }
   void on_socket(SessionId id, rt::Ready ready);
-  void on_frame(Session& session, const shm::Message& message);
-  void on_register(Session& session, std::span<const std::byte> frame);
-  void on_unregister(Session& session, std::span<const std::byte> frame);
   void on_process_ended(SessionId id);
-  bool serve(Session& session, bool all_records, TimePoint now);
-  bool serve_commands(Session& session, TimePoint now);
-  bool take_receipts(Session& session, bool all_records, TimePoint now);
-  void discard_commands(Session& session);
-  void close_session(Session& session, const char* why);
-  void collect(Session& session);  // removes a session that holds nothing any more
-  void answer(Session& session, std::vector<std::byte> frame);
-  void offer_slabs(Session& session);
-  void flush(Session& session);
-  void take_slabs();
+  Status flush(Connection& connection);
   void tick();
   void check_drained();
 
@@ -118,19 +105,14 @@ class Manager final : private rt::Poller, private cache::Ports {
   ServeOptions options_;
   std::unique_ptr<rt::EventLoop> loop_;
   std::unique_ptr<mem::Pool> pool_;
-  std::unique_ptr<SsdTier> ssd_;       // maps the pool's slabs; nullptr: none
-  std::unique_ptr<cache::Core> core_;  // uses both
+  std::unique_ptr<SsdTier> ssd_;  // maps the pool's slabs; nullptr: none
+  std::unique_ptr<Host> host_;    // uses both
   std::unique_ptr<Control> control_;
-  std::unique_ptr<CommandServer> commands_;
   std::unique_ptr<shm::Listener> listener_;
-  std::array<std::unique_ptr<Session>, limits::kSessions> sessions_;
-  std::vector<SessionId> live_;  // ids of sessions_, for the hot loop
+  std::array<std::unique_ptr<Connection>, limits::kSessions> connections_;  // of the host's sessions
   std::vector<std::unique_ptr<Visitor>> visitors_;
-  std::vector<mem::SlabInfo> offered_;  // in the order in which they were offered
-  std::vector<Session::Receipt> receipts_;
   UniqueFd signals_;
   Incarnation incarnation_;
-  std::uint64_t next_epoch_ = 1;
   std::uint64_t next_visitor_ = 1;
   TimePoint started_, drain_deadline_, last_busy_;
   std::uint32_t stop_signals_ = 0;

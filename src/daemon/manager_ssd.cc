@@ -26,7 +26,7 @@ Status Manager::watch_ssd() {
 
 // Results of the device wake the loop; a timer stands for what only time brings.
 bool Manager::poll_ssd(TimePoint now) {
-  const bool busy = ssd_->poll(*core_, now);
+  const bool busy = ssd_->poll(host_->core(), now);
   control_->poll();
   if (draining_ && busy && !loop_->stopped()) check_drained();
   const TimePoint due = ssd_->due();
@@ -44,8 +44,8 @@ bool Manager::poll_ssd(TimePoint now) {
 // Before the end: what is worth keeping and only in memory is written, as much at a time as
 // the store takes; then the store closes.
 void Manager::leave_memory() {
-  if (memory_left_ || core_->stats().spilling > 0) return;
-  const cache::EvictReport report = core_->evict(ByteCount(~std::uint64_t{0}), monotonic_now());
+  if (memory_left_ || host_->core().stats().spilling > 0) return;
+  const cache::EvictReport report = host_->core().evict(ByteCount(~std::uint64_t{0}), monotonic_now());
   memory_left_ = report.being_written == 0;
   if (!memory_left_) return;
   // The store took none of them although it had nothing to do.

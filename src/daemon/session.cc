@@ -12,8 +12,6 @@ namespace {
 using shm::RecordState;
 using shm::RecordWord;
 
-constexpr std::size_t kOutgoingFrames = 256;
-
 bool ended(RecordState state) {
   return state == RecordState::kFree || state == RecordState::kReaped || state == RecordState::kFailed ||
          state == RecordState::kRevoked || state == RecordState::kAcknowledged;
@@ -196,22 +194,7 @@ void Session::poison(std::string_view why) {
   if (poisoned_) return;
   poisoned_ = true;
   ORBITKV_WARN("session %u (%s, pid %d) broke the protocol and is cut off: %.*s", id().value,
-               parts_.name.c_str(), parts_.peer.pid, static_cast<int>(why.size()), why.data());
-}
-
-bool Session::send(std::vector<std::byte> frame, std::vector<int> fds) {
-  if (outgoing_.size() >= kOutgoingFrames) return false;
-  outgoing_.push_back({std::move(frame), std::move(fds)});
-  return true;
-}
-
-Status Session::flush() {
-  while (!outgoing_.empty()) {
-    auto sent = parts_.socket.send(outgoing_.front().frame, outgoing_.front().fds);
-    if (!sent.ok()) return sent.error().code() == Code::kBusy ? ok_status() : sent;
-    outgoing_.pop_front();
-  }
-  return ok_status();
+               parts_.name.c_str(), parts_.pid, static_cast<int>(why.size()), why.data());
 }
 
 }  // namespace orbitkv::daemon

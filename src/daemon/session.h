@@ -1,15 +1,15 @@
-// The Manager's side of one attached engine process: its channel, its socket, the
-// private shadow of its grant records and its plan bank. Core thread only. It
-// believes nothing that the client wrote: a word that is not reachable from the
-// shadow poisons the session.
+// The Manager's side of one attached engine process: its channel, the private shadow of
+// its grant records and its plan bank. Owned by the Host; its thread only. It believes
+// nothing that the client wrote: a word that is not reachable from the shadow poisons
+// the session.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -18,7 +18,6 @@
 #include "cache/core.h"
 #include "daemon/plan_bank.h"
 #include "model/plan.h"
-#include "shm/bootstrap.h"
 #include "shm/channel.h"
 
 namespace orbitkv::daemon {
@@ -29,8 +28,7 @@ class Session {
     SessionId id;
     Epoch epoch;
     std::string name;
-    shm::Socket socket;
-    shm::Peer peer;
+    int pid = 0;  // for those who read logs and status
     shm::ManagerChannel channel;
   };
   explicit Session(Parts parts);
@@ -38,8 +36,7 @@ class Session {
   SessionId id() const { return parts_.id; }
   Epoch epoch() const { return parts_.epoch; }
   const std::string& name() const { return parts_.name; }
-  const shm::Peer& peer() const { return parts_.peer; }
-  shm::Socket& socket() { return parts_.socket; }
+  int pid() const { return parts_.pid; }
   shm::ManagerChannel& channel() { return parts_.channel; }
 
   // ---- operations: the shadow decides what the client may have done ----
@@ -71,13 +68,6 @@ class Session {
   bool take_bank_freed() { return std::exchange(bank_freed_, false); }
   std::uint32_t open_operations() const { return open_; }
 
-  // ---- socket ----
-  // Queues a frame behind what the socket has not taken yet. False: over the bound.
-  bool send(std::vector<std::byte> frame, std::vector<int> fds = {});
-  // Sends what is queued; kReconnect when the peer is gone.
-  Status flush();
-  bool unsent() const { return !outgoing_.empty(); }
-
   // Life of the attachment as the daemon sees it.
   enum class Life : std::uint8_t { kOpen, kClosed, kEnded };
   Life life = Life::kOpen;
@@ -98,14 +88,9 @@ class Session {
   Receipt read_receipt(RecordIndex record, const Shadow& shadow);
   void free_bank(Shadow& shadow);
 
-  struct Outgoing {
-    std::vector<std::byte> frame;
-    std::vector<int> fds;
-  };
   Parts parts_;
   std::array<Shadow, limits::kRecords> shadows_{};
   PlanBank bank_;
-  std::deque<Outgoing> outgoing_;
   std::vector<RecordIndex> dirty_;
   std::vector<std::byte> scratch_;
   std::uint32_t open_ = 0;

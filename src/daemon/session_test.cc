@@ -27,14 +27,8 @@ class SessionTest : public testing::Test {
         std::move(*shm::SessionMemory::attach(again(), kId, Epoch(5))), std::move(*shm::make_bell()));
     raw =
         std::make_unique<shm::SessionMemory>(std::move(*shm::SessionMemory::attach(again(), kId, Epoch(5))));
-    auto sockets = std::move(*shm::Socket::pair());
-    peer = std::make_unique<shm::Socket>(std::move(sockets.second));
     session = std::make_unique<Session>(
-        Session::Parts{kId,
-                       Epoch(5),
-                       "test",
-                       std::move(sockets.first),
-                       {::getpid(), ::geteuid(), UniqueFd()},
+        Session::Parts{kId, Epoch(5), "test", ::getpid(),
                        shm::ManagerChannel(std::move(memory), std::move(*shm::make_bell()))});
   }
   static cache::OperationKey key(std::uint64_t operation, RecordIndex record = kRecord) {
@@ -82,7 +76,6 @@ class SessionTest : public testing::Test {
 
   std::unique_ptr<shm::ClientChannel> client;
   std::unique_ptr<shm::SessionMemory> raw;
-  std::unique_ptr<shm::Socket> peer;
   std::unique_ptr<Session> session;
 };
 
@@ -262,23 +255,6 @@ TEST_F(SessionTest, APoisonedSessionStaysPoisonedAndIsNotRead) {
   drain(1, result);
   EXPECT_TRUE(follow(true).empty());
   EXPECT_EQ(session->revoke(key(1), reconnect("closed")), Revoke::kAlreadyClaimed);
-}
-
-TEST_F(SessionTest, FramesQueueUpToTheBoundAndGoOutInOrder) {
-  std::uint32_t queued = 0;
-  while (session->send({static_cast<std::byte>(queued), std::byte{1}})) ASSERT_LT(++queued, 10'000u);
-  EXPECT_GT(queued, 16u);
-  EXPECT_TRUE(session->unsent());
-  std::uint32_t received = 0;
-  while (received < queued) {
-    ASSERT_TRUE(session->flush().ok());
-    for (auto message = peer->receive(); message.ok() && message->has_value(); message = peer->receive())
-      ASSERT_EQ((**message).frame.front(), static_cast<std::byte>(received++));
-  }
-  EXPECT_FALSE(session->unsent());
-  peer->close();
-  ASSERT_TRUE(session->send({std::byte{1}}));
-  EXPECT_EQ(session->flush().error().code(), Code::kReconnect);
 }
 
 }  // namespace

@@ -115,18 +115,18 @@ json pool_json(const mem::PoolStats& pool, const cache::CoreStats& core, std::si
 }  // namespace
 
 std::string Manager::status_json() const {
-  const cache::CoreStats core = core_->stats();
+  const cache::CoreStats core = host_->core().stats();
   json sessions = json::array();
-  for (SessionId id : live_) {
-    const Session& session = *sessions_[id.value];
+  for (SessionId id : host_->live()) {
+    const Session& session = host_->session(id);
     sessions.push_back({{"id", id.value},
                         {"name", session.name()},
-                        {"pid", session.peer().pid},
+                        {"pid", session.pid()},
                         {"state", life_name(session.life)},
                         {"operations", session.open_operations()}});
   }
   json instances = json::array();
-  for (const cache::InstanceStats& instance : core_->instances())
+  for (const cache::InstanceStats& instance : host_->core().instances())
     instances.push_back({{"id", hex_text(instance.id.bytes)},
                          {"ranks", instance.ranks},
                          {"world_size", instance.world_size},
@@ -138,7 +138,7 @@ std::string Manager::status_json() const {
                  {"draining", draining_},
                  {"sessions", sessions},
                  {"instances", instances},
-                 {"pool", pool_json(pool_->stats(), core, offered_.size())},
+                 {"pool", pool_json(pool_->stats(), core, host_->slabs())},
                  {"blocks", core.blocks},
                  {"inflight_images", core.inflight_images},
                  {"leases", core.leases},

@@ -1,0 +1,117 @@
+// The Manager without sockets, processes, clocks and event loop: the core, the sessions
+// with their channels and grant records, the commands, the receipts. Its owner brings time,
+// frames and the ends of connections and processes, and is told what is to be sent and who
+// is gone. One thread. Touches no device, no payload and no descriptor but the slabs'.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/limits.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "cache/core.h"
+#include "daemon/commands.h"
+#include "daemon/session.h"
+#include "daemon/ssd_tier.h"
+#include "mem/pool.h"
+
+namespace orbitkv::daemon {
+
+class Host final : private cache::Ports {
+ public:
+  // Called from inside Host's calls; must not call back but for const members.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // One frame for the client, with the descriptors that go along. kBusy: it has too many
+    // unsent frames, and this one is not among them. Any other error: the client is lost.
+    virtual Status send(SessionId session, std::vector<std::byte> frame, std::vector<int> fds) = 0;
+    // No more frames go either way. Claimed work may be outstanding.
+    virtual void on_closed(Session& session) = 0;
+    // Holds nothing any more: the object goes and the id may be given again.
+    virtual void on_gone(Session& session) = 0;
+    virtual std::string status_json() const = 0;
+  };
+
+  // All outlive the host; tier: nullptr without an SSD. `epoch`: of the first session.
+  Host(const cache::CoreConfig& config, mem::Pool& pool, Owner& owner, SsdTier* tier, Epoch epoch);
+
+  // ---- sessions, as their owner sees them ----
+
+  struct Place {
+    SessionId id;
+    Epoch epoch;  // never given again
+  };
+  // kBusy: all are taken. kReconnect: after drain().
+  Result<Place> place();
+  // The session of a place. Its slabs are offered by offer_slabs() or the next tick.
+  Session& open(Session::Parts parts, TimePoint now);
+  void offer_slabs(Session& session, TimePoint now);
+  // A frame that the client sent. An open session only.
+  void on_frame(Session& session, std::span<const std::byte> frame, TimePoint now);
+  // Its connection ended, or broke; nothing if it is closed already.
+  void close(Session& session, const char* why, TimePoint now);
+  // Every thread of its process has ended: the receipts that it left count, then the rest
+  // is settled. The session may be gone afterwards.
+  void on_process_ended(Session& session, TimePoint now);
+
+  // ---- turns of the loop ----
+
+  // True if the client rang: serve() is due.
+  static bool rung(Session& session);
+  // Receipts, then commands, both bounded. `all_records`: whether they are marked or not.
+  // False: there were none.
+  bool serve(Session& session, bool all_records, TimePoint now);
+  // New slabs, lost wakes, sessions that are gone, expiry. At least every 250 ms.
+  void tick(TimePoint now);
+  // True: every client is quiet and rings when it is not; cancel_sleep() follows.
+  bool prepare_sleep();
+  void cancel_sleep();
+  // Closes every session and takes no new one; pings alone are answered.
+  void drain(TimePoint now);
+
+  cache::Core& core() { return core_; }
+  const cache::Core& core() const { return core_; }
+  const std::vector<SessionId>& live() const { return live_; }
+  Session& session(SessionId id) const;                  // one of live()
+  Session* find(SessionId id) const;                     // nullptr: there is none
+  std::size_t slabs() const { return offered_.size(); }  // that clients may be told of
+
+ private:
+  // cache::Ports
+  Grant grant(const cache::OperationKey& op, const model::Plan& plan) override;
+  Revoke revoke(const cache::OperationKey& op, const Error& why) override;
+  void fail(const cache::OperationKey& op, const Error& why) override;
+  void reap(const cache::OperationKey& op) override;
+
+  void on_register(Session& session, std::span<const std::byte> frame, TimePoint now);
+  void on_unregister(Session& session, std::span<const std::byte> frame, TimePoint now);
+  void on_status_request(Session& session, std::span<const std::byte> frame, TimePoint now);
+  void answer(Session& session, std::vector<std::byte> frame, TimePoint now);
+  bool serve_commands(Session& session, TimePoint now);
+  bool take_receipts(Session& session, bool all_records, TimePoint now);
+  static void discard_commands(Session& session);
+  void collect(Session& session);  // removes a session that holds nothing any more
+  void collect_all();
+  void take_slabs();
+
+  mem::Pool& pool_;
+  Owner& owner_;
+  SsdTier* tier_;
+  cache::Core core_;
+  CommandServer commands_;
+  std::array<std::unique_ptr<Session>, limits::kSessions> sessions_;
+  std::vector<SessionId> live_;         // ids of sessions_, for the hot loop
+  std::vector<mem::SlabInfo> offered_;  // in the order in which they were offered
+  std::vector<Session::Receipt> receipts_;
+  std::uint64_t next_epoch_;
+  bool draining_ = false;
+};
+
+}  // namespace orbitkv::daemon
