@@ -80,6 +80,8 @@ struct Group {
   std::uint16_t shard = 0;
   std::uint16_t shards = 1;
   bool writer = true;
+  RecoveryRule rule = RecoveryRule::kPrefix;
+  std::uint32_t window_tokens = 0;  // kWindow: > 0; else 0
 };
 
 struct Registration {
@@ -91,7 +93,7 @@ struct Registration {
   std::string device = "cpu:0";
   std::uint32_t num_blocks = 0;
   std::uint32_t block_tokens = 0;
-  std::vector<Group> groups;
+  std::vector<Group> groups;  // ascending ids; the first is 0, a prefix group
   std::vector<Layer> layers;  // in the engine's consuming order
 };
 

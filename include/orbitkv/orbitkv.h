@@ -162,15 +162,25 @@ typedef struct orbitkv_layer {
 } orbitkv_layer;
 #define ORBITKV_LAYER_INIT {sizeof(orbitkv_layer), NULL, 0, 0, 1, NULL, 0, 0, 0, 0}
 
-// A group of layers: which shard of its blocks this rank reads and writes.
+// Which cached tokens a group needs before the engine can go on at token b of a request.
+typedef enum orbitkv_rule {
+  ORBITKV_RULE_PREFIX = 1,     // all of them: attention KV, MLA
+  ORBITKV_RULE_WINDOW = 2,     // the last ceil(window / block tokens) blocks: sliding windows
+  ORBITKV_RULE_CHECKPOINT = 3  // the block that ends at b: recurrent and convolution state
+} orbitkv_rule;
+
+// A group of layers: its rule, and which shard of its blocks this rank reads and writes.
+// Group 0 must be there, with the prefix rule.
 typedef struct orbitkv_group {
   size_t size;
   uint16_t id;
   uint16_t shard;
   uint16_t shards;
   bool writer;
+  orbitkv_rule rule;
+  uint32_t window_tokens;  // ORBITKV_RULE_WINDOW: above 0; else 0
 } orbitkv_group;
-#define ORBITKV_GROUP_INIT {sizeof(orbitkv_group), 0, 0, 1, true}
+#define ORBITKV_GROUP_INIT {sizeof(orbitkv_group), 0, 0, 1, true, ORBITKV_RULE_PREFIX, 0}
 
 typedef struct orbitkv_memory {
   size_t size;
@@ -183,7 +193,7 @@ typedef struct orbitkv_memory {
   uint32_t num_blocks;
   uint32_t block_tokens;
   const char* device;           // NULL: "cpu:0"; "cuda:<ordinal>", "GPU-<uuid>", "MIG-<uuid>"
-  const orbitkv_group* groups;  // NULL with count 0: one group 0, unsharded
+  const orbitkv_group* groups;  // ascending ids, the first 0; NULL with count 0: one group 0, unsharded
   size_t group_count;
   const orbitkv_layer* layers;  // in the engine's consuming order
   size_t layer_count;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bindings/block_hashes.h"
+#include "bindings/recovery.h"
 #include "orbitkv/client.h"
 
 namespace orbitkv::python {
@@ -197,8 +198,11 @@ void bind_values(nb::module_& m) {
       .def(
           "add_group",
           [](client::Registration& r, std::uint16_t id, std::uint16_t shard, std::uint16_t shards,
-             bool writer) { r.groups.push_back({id, shard, shards, writer}); },
-          nb::arg("id"), nb::arg("shard"), nb::arg("shards"), nb::arg("writer"))
+             bool writer, const std::string& rule, std::uint32_t window_tokens) {
+            r.groups.push_back({id, shard, shards, writer, to_rule(rule), window_tokens});
+          },
+          nb::arg("id"), nb::arg("shard"), nb::arg("shards"), nb::arg("writer"), nb::arg("rule"),
+          nb::arg("window_tokens"))
       .def(
           "add_layer",
           [](client::Registration& r, client::Layer layer, std::uintptr_t address) {
@@ -299,4 +303,5 @@ NB_MODULE(_core, m) {
   orbitkv::python::bind_block_hashes(m);
   orbitkv::python::bind_values(m);
   orbitkv::python::bind_client(m);
+  orbitkv::python::bind_recovery(m);
 }

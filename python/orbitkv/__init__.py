@@ -3,6 +3,7 @@
 Importing this package starts no thread and opens no socket.
 """
 
+from orbitkv._core import RecoveryContract
 from orbitkv.client import (
     NO_STREAM,
     BlockHashes,
@@ -47,6 +48,7 @@ __all__ = [
     "QueryLoading",
     "QueryReady",
     "RecomputeError",
+    "RecoveryContract",
     "RejectedError",
     "Registration",
     "RestoreHandle",

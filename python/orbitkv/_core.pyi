@@ -1,7 +1,9 @@
 """Native part of the orbitkv package; use orbitkv.CacheManagerClient."""
 
-from collections.abc import Iterable
-from typing import Any, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, overload
+
+_Coverage: TypeAlias = Mapping[int, Sequence[tuple[int, int]]]
 
 HOLE: int
 NO_STREAM: int
@@ -30,6 +32,19 @@ class Options:
     trace_file: str
     def __init__(self) -> None: ...
 
+class RecoveryContract:
+    def __init__(
+        self, namespace: str, page_tokens: int, groups: Iterable[tuple[int, str, int | None]]
+    ) -> None: ...
+    def required_ranges(self, namespace: str, start: int, end: int) -> list[tuple[int, int, int]]: ...
+    def restorable_boundaries(self, namespace: str, start: int, end: int, coverage: _Coverage) -> list[int]: ...
+    def common_boundaries(
+        self, namespace: str, start: int, end: int, coverages: Sequence[_Coverage]
+    ) -> list[int]: ...
+    def select_boundary(
+        self, namespace: str, start: int, end: int, coverages: Sequence[_Coverage], limit: int
+    ) -> int | None: ...
+
 class LayerSpec:
     name: str
     group: int
@@ -50,7 +65,9 @@ class RegistrationSpec:
     num_blocks: int
     block_tokens: int
     def __init__(self) -> None: ...
-    def add_group(self, id: int, shard: int, shards: int, writer: bool) -> None: ...
+    def add_group(
+        self, id: int, shard: int, shards: int, writer: bool, rule: str, window_tokens: int
+    ) -> None: ...
     def add_layer(self, layer: LayerSpec, address: int) -> None: ...
 
 class Client:

@@ -157,7 +157,9 @@ class CacheManagerClient:
         spec.rank, spec.world_size, spec.device = rank, world_size, device
         spec.num_blocks, spec.block_tokens = num_blocks, block_tokens
         for group in groups:
-            spec.add_group(group.id, group.shard, group.shards, group.writer)
+            spec.add_group(
+                group.id, group.shard, group.shards, group.writer, group.rule, group.window_tokens
+            )
         held = []
         for layer in layers:
             address, size, owner = memory_of(layer.tensor, device)

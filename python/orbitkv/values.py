@@ -28,12 +28,19 @@ class Layer:
 
 @dataclass(frozen=True)
 class Group:
-    """A group of layers of this rank: which shard of its blocks it reads and writes."""
+    """A group of layers of this rank: which shard of its blocks it reads and writes.
+
+    rule: which cached tokens the group needs before the engine can go on at token b: "prefix"
+    (all; group 0 has it), "window" (the last ceil(window_tokens / block_tokens) blocks) or
+    "checkpoint" (the block that ends at b).
+    """
 
     id: int = 0
     shard: int = 0
     shards: int = 1
     writer: bool = True
+    rule: str = "prefix"
+    window_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,9 @@ namespace orbitkv::capi {
 namespace {
 
 static_assert(sizeof(orbitkv_hash) == sizeof(BlockHash) && alignof(BlockHash) == 1);
+static_assert(ORBITKV_RULE_PREFIX == static_cast<int>(RecoveryRule::kPrefix) &&
+              ORBITKV_RULE_WINDOW == static_cast<int>(RecoveryRule::kWindow) &&
+              ORBITKV_RULE_CHECKPOINT == static_cast<int>(RecoveryRule::kCheckpoint));
 static_assert(ORBITKV_HOLE == kHole && ORBITKV_NO_STREAM == client::kNoStream);
 
 // Each load or save group takes a grant record, if it has blocks.
@@ -31,6 +34,15 @@ Outcome to_hashes(const orbitkv_hash* hashes, std::size_t count, std::span<const
 Outcome to_blocks(const std::uint32_t* blocks, std::size_t count, std::span<const std::uint32_t>& out) {
   out = {blocks, count};
   return check_array({"blocks", kMostBlocks}, blocks, count);
+}
+
+Outcome add_group(const orbitkv_group& in, client::Registration& out) {
+  if (in.rule < ORBITKV_RULE_PREFIX || in.rule > ORBITKV_RULE_CHECKPOINT)
+    return reject(format_text("group %u has rule %d, which is none; start from ORBITKV_GROUP_INIT", in.id,
+                              static_cast<int>(in.rule)));
+  const auto rule = static_cast<RecoveryRule>(in.rule);
+  out.groups.push_back({in.id, in.shard, in.shards, in.writer, rule, in.window_tokens});
+  return {};
 }
 
 Outcome add_layer(const orbitkv_layer& in, client::Registration& out) {
@@ -104,10 +116,7 @@ Outcome to_registration(const orbitkv_memory* in, client::Registration& out) {
   out.block_tokens = memory.block_tokens;
   if (memory.group_count == 0) out.groups.emplace_back();
   outcome = each<orbitkv_group>({"groups", limits::kGroups}, {memory.groups, memory.group_count},
-                                [&](const orbitkv_group& group) {
-                                  out.groups.push_back({group.id, group.shard, group.shards, group.writer});
-                                  return Outcome{};
-                                });
+                                [&](const orbitkv_group& group) { return add_group(group, out); });
   if (!outcome.ok()) return outcome;
   return each<orbitkv_layer>({"layers", limits::kLayers}, {memory.layers, memory.layer_count},
                              [&](const orbitkv_layer& layer) { return add_layer(layer, out); });

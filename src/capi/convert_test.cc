@@ -40,7 +40,7 @@ TEST(Convert, OptionsArriveOneByOne) {
 TEST(Convert, MemoryArrivesMemberByMember) {
   char page = 0;
   const orbitkv_layer layer = {sizeof(layer), "l", 3, 1, 2, &page, 10, 20, 30, 40};
-  const orbitkv_group group = {sizeof(group), 3, 4, 5, false};
+  const orbitkv_group group = {sizeof(group), 3, 4, 5, false, ORBITKV_RULE_WINDOW, 100};
   orbitkv_memory in = {sizeof(in), {{9}}, "space", 6, 7, 8, 9, "cuda:1", &group, 1, &layer, 1};
   client::Registration out;
   ASSERT_TRUE(to_registration(&in, out).ok());
@@ -52,6 +52,8 @@ TEST(Convert, MemoryArrivesMemberByMember) {
   const client::Group& g = out.groups[0];
   EXPECT_EQ((std::array{g.id, g.shard, g.shards}), (std::array<std::uint16_t, 3>{3, 4, 5}));
   EXPECT_FALSE(g.writer);
+  EXPECT_EQ(g.rule, RecoveryRule::kWindow);
+  EXPECT_EQ(g.window_tokens, 100u);
   ASSERT_EQ(out.layers.size(), 1u);
   const client::Layer& l = out.layers[0];
   EXPECT_EQ(l.name, "l");

@@ -38,7 +38,7 @@ TEST(Sized, VersionOneLaysItsStructsOutLikeThis) {
   EXPECT_EQ(offsetof(orbitkv_options, trace_file), 56u);
   EXPECT_EQ(offsetof(orbitkv_health_info, message), 32u);
   EXPECT_EQ(offsetof(orbitkv_layer, row_stride), 56u);
-  EXPECT_EQ(offsetof(orbitkv_group, writer), 14u);
+  EXPECT_EQ(offsetof(orbitkv_group, window_tokens), 20u);
   EXPECT_EQ(offsetof(orbitkv_memory, layer_count), 80u);
   EXPECT_EQ(offsetof(orbitkv_query, group), 48u);
   EXPECT_EQ(offsetof(orbitkv_hit, lease), 16u);

@@ -45,6 +45,8 @@ Result<RegisteredGroup> make_group(const Registration& registration, const Group
   made.geometry.num_blocks = registration.num_blocks;
   auto& shape = made.geometry.shape;
   shape.group = GroupId(group.id);
+  shape.rule = group.rule;
+  shape.window_tokens = group.window_tokens;
   shape.shard = ShardId(group.shard);
   shape.shards = group.shards;
   shape.writer = group.writer;

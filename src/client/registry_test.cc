@@ -92,6 +92,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"NoBlocks", [](auto& r) { r.num_blocks = 0; }, "num_blocks"},
         BadCase{"UnknownGroup", [](auto& r) { r.layers[3].group = 9; }, "group 9"},
         BadCase{"EmptyGroup", [](auto& r) { r.groups.push_back({3, 0, 1, true}); }, ""},
+        BadCase{"RuleOfGroup0", [](auto& r) { r.groups[0].rule = RecoveryRule::kCheckpoint; },
+                "groups[0].rule"},
+        BadCase{"WindowOfAPrefix", [](auto& r) { r.groups[0].window_tokens = 64; },
+                "groups[0].window_tokens"},
         BadCase{"RowsOverlap", [](auto& r) { r.layers[0].row_stride = 32; }, ""},
         BadCase{"BlocksOverlap", [](auto& r) { r.layers[0].block_stride = 64; }, ""},
         BadCase{"SameComponentTwice", [](auto& r) { r.layers[0].component = 0; }, ""},
@@ -104,6 +108,18 @@ TEST(Registry, TheLastByteOfTheAllocationMayBeUsed) {
   Memory memory;
   memory.registration.layers[0].bytes = 3 * 1024 + 192;
   EXPECT_TRUE(make_entry(memory.registration, 1, memory.device()).ok());
+}
+
+TEST(Registry, AGroupKeepsItsRule) {
+  Memory memory;
+  memory.registration.groups.push_back({3, 0, 1, true, RecoveryRule::kWindow, 100});
+  for (Layer& layer : memory.registration.layers)
+    if (layer.name == "layer a") layer.group = 3;
+  const auto entry = make_entry(memory.registration, 1, memory.device());
+  ASSERT_TRUE(entry.ok()) << entry.error().message();
+  EXPECT_EQ((*entry)->rank.groups[0].rule, RecoveryRule::kPrefix);
+  EXPECT_EQ((*entry)->rank.groups[1].rule, RecoveryRule::kWindow);
+  EXPECT_EQ((*entry)->rank.groups[1].window_tokens, 100u);
 }
 
 // One layer name in two groups has one turn.

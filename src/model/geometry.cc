@@ -1,6 +1,7 @@
 #include "model/geometry.h"
 
 #include <string_view>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/limits.h"
@@ -57,10 +58,12 @@ Status validate_fragments(const std::string& field, const GroupShape& group) {
   return in_range("image bytes of " + field, {bytes, 1, limits::kSlotImageBytes.value});
 }
 
+GroupRule rule_of(const GroupShape& group) {
+  return {group.group, group.rule, group.window_tokens};
+}
+
 Status validate_group(const std::string& field, const GroupShape& group) {
-  if (group.rule != RecoveryRule::kPrefix)
-    return reject(field + ".rule is " + std::to_string(static_cast<unsigned>(group.rule)) +
-                  "; this version knows 1 (prefix)");
+  ORBITKV_RETURN_IF_ERROR(validate_rule(field, rule_of(group)));
   ORBITKV_RETURN_IF_ERROR(in_range(field + ".shards", {group.shards, 1, limits::kShards}));
   ORBITKV_RETURN_IF_ERROR(in_range(field + ".shard", {group.shard.value, 0, group.shards - 1u}));
   return validate_fragments(field + ".fragments", group);
@@ -76,12 +79,16 @@ Status validate_groups(const std::vector<GroupShape>& groups) {
     ORBITKV_RETURN_IF_ERROR(validate_group(name, groups[i]));
     fragments += groups[i].fragments.size();
   }
+  if (groups.front().group != GroupId(0))
+    return reject("groups[0].group is " + std::to_string(groups.front().group.value) +
+                  "; the first group must be 0, a prefix group (attention)");
   return in_range("count of fragments over all groups", {fragments, 1, limits::kFragmentsPerRegistration});
 }
 
 void write_shape(ByteWriter& out, const GroupShape& group) {
   out.u16(group.group.value);
   out.u8(static_cast<std::uint8_t>(group.rule));
+  out.u32(group.window_tokens);
   out.u16(group.shards);
   out.u32(static_cast<std::uint32_t>(group.fragments.size()));
   for (const FragmentShape& fragment : group.fragments) {
@@ -101,6 +108,12 @@ Status validate(const RankRegistration& rank) {
   ORBITKV_RETURN_IF_ERROR(in_range("num_blocks", {rank.num_blocks, 1, kHole}));
   ORBITKV_RETURN_IF_ERROR(in_range("block_tokens", {rank.block_tokens, 1, UINT32_MAX}));
   return validate_groups(rank.groups);
+}
+
+Result<RecoveryContract> recovery_contract(const RankRegistration& rank) {
+  std::vector<GroupRule> rules;
+  for (const GroupShape& group : rank.groups) rules.push_back(rule_of(group));
+  return RecoveryContract::make(rank.name_space, rank.block_tokens, std::move(rules));
 }
 
 SlotLayout slot_layout(const GroupShape& group) {

@@ -26,6 +26,7 @@ struct FragmentShape {
 struct GroupShape {
   GroupId group;
   RecoveryRule rule = RecoveryRule::kPrefix;
+  std::uint32_t window_tokens = 0;       // of a window group, else 0
   ShardId shard;                         // the shard that this rank reads and writes
   std::uint16_t shards = 1;              // of the group; a block is visible when all have committed
   bool writer = true;                    // replicated groups: one declared writer
@@ -41,11 +42,14 @@ struct RankRegistration {
   std::string device;            // "cpu:0", "GPU-<uuid>"
   std::uint32_t num_blocks = 0;  // engine blocks; destinations are below it
   std::uint32_t block_tokens = 0;
-  std::vector<GroupShape> groups;  // ascending group ids
+  std::vector<GroupShape> groups;  // ascending group ids; the first is 0, a prefix group
 };
 
 // Every bound and rule above, by name of the field that breaks it.
 Status validate(const RankRegistration& rank);
+
+// The rules of a registration's groups; of one that validate() accepts never an Error.
+Result<RecoveryContract> recovery_contract(const RankRegistration& rank);
 
 // Where the parts of one slot image lie. The header and each fragment start at
 // multiples of 128 bytes (model/slot_image.h).
@@ -57,7 +61,7 @@ struct SlotLayout {
 SlotLayout slot_layout(const GroupShape& group);
 
 // SHA-256 over a versioned canonical form of the namespace text, block tokens and,
-// group by group, rule, shard count and fragment shapes (not rank, shard or device):
+// group by group, rule, window, shard count and fragment shapes (not rank, shard or device):
 // equal on all ranks of an instance and between instances that may share bytes.
 struct NamespaceDigest {
   std::array<std::byte, 32> bytes{};

@@ -10,7 +10,7 @@ namespace orbitkv::model {
 namespace {
 
 GroupShape group_of(std::uint16_t id, std::vector<FragmentShape> fragments) {
-  return {GroupId(id), RecoveryRule::kPrefix, ShardId(0), 1, true, std::move(fragments)};
+  return {GroupId(id), RecoveryRule::kPrefix, 0, ShardId(0), 1, true, std::move(fragments)};
 }
 
 RankRegistration good_rank() {
@@ -56,7 +56,15 @@ const Case kCases[] = {
     {"count of groups is 0", [](auto& r) { r.groups.clear(); }},
     {"count of groups is 17", [](auto& r) { r.groups.resize(17, r.groups[0]); }},
     {"groups[1].group is out of order", [](auto& r) { r.groups[1].group = GroupId(0); }},
+    {"groups[0].group is 1; the first group must be 0", [](auto& r) { r.groups[0].group = GroupId(1); }},
     {"groups[0].rule is 9", [](auto& r) { r.groups[0].rule = static_cast<RecoveryRule>(9); }},
+    {"groups[0].rule is checkpoint; group 0 must be a prefix group",
+     [](auto& r) { r.groups[0].rule = RecoveryRule::kCheckpoint; }},
+    {"groups[1].rule is 0; it must be 1 (prefix), 2 (window) or 3 (checkpoint)",
+     [](auto& r) { r.groups[1].rule = static_cast<RecoveryRule>(0); }},
+    {"groups[1].window_tokens is 0", [](auto& r) { r.groups[1].rule = RecoveryRule::kWindow; }},
+    {"groups[1].window_tokens is 64; only a window group has one",
+     [](auto& r) { r.groups[1].window_tokens = 64; }},
     {"groups[0].shards is 0", [](auto& r) { r.groups[0].shards = 0; }},
     {"groups[0].shards is 65", [](auto& r) { r.groups[0].shards = 65; }},
     {"groups[1].shard is 1", [](auto& r) { r.groups[1].shard = ShardId(1); }},
@@ -119,6 +127,20 @@ TEST(Geometry, FragmentsOfAllGroupsAreCounted) {
   EXPECT_EQ(status.error().message(), "count of fragments over all groups is 9000; it must be 1..8192");
 }
 
+TEST(Geometry, TheContractOfARegistrationHasItsGroups) {
+  RankRegistration rank = good_rank();
+  rank.groups[1].rule = RecoveryRule::kWindow;
+  rank.groups[1].window_tokens = 100;
+  ASSERT_TRUE(validate(rank).ok()) << validate(rank).error().message();
+  const auto contract = recovery_contract(rank);
+  ASSERT_TRUE(contract.ok()) << contract.error().message();
+  EXPECT_EQ(contract->name_space(), rank.name_space);
+  EXPECT_EQ(contract->page_tokens(), rank.block_tokens);
+  ASSERT_EQ(contract->groups().size(), 2u);
+  EXPECT_EQ(contract->groups()[0], (GroupRule{GroupId(0), RecoveryRule::kPrefix, 0}));
+  EXPECT_EQ(contract->groups()[1], (GroupRule{GroupId(3), RecoveryRule::kWindow, 100}));
+}
+
 // ---- layout ----
 
 TEST(Geometry, LayoutOfOneImage) {
@@ -142,7 +164,7 @@ TEST(Geometry, HeadersGrowByLines) {
 // ---- namespace ----
 
 TEST(Geometry, DigestIsPinned) {
-  EXPECT_EQ(digest_hex(good_rank()), "bf977028a446ecdbe55e1ec6d71b84674cecdc8100abd7a4ae4cb23326a33503");
+  EXPECT_EQ(digest_hex(good_rank()), "0c416960daa120018dc0ade6a144879c9e2926676e3d28a288681eb3e03feeb9");
 }
 
 TEST(Geometry, DigestIsEqualOnAllRanks) {
@@ -165,8 +187,9 @@ TEST(Geometry, DigestChangesWithTheMeaningOfBytes) {
   const std::function<void(RankRegistration&)> changes[] = {
       [](auto& r) { r.name_space += 'x'; }, [](auto& r) { r.block_tokens = 32; },
       [](auto& r) { r.groups.pop_back(); }, [](auto& r) { r.groups[1].group = GroupId(4); },
-      [](auto& r) { r.groups[0].shards = 2; },
-      [](auto& r) { r.groups[0].rule = static_cast<RecoveryRule>(2); },
+      [](auto& r) { r.groups[0].shards = 2; }, [](auto& r) { r.groups[1].rule = RecoveryRule::kCheckpoint; },
+      [](auto& r) { r.groups[1].rule = RecoveryRule::kWindow; },
+      [](auto& r) { r.groups[1].window_tokens = 64; },
       [](auto& r) { r.groups[0].fragments[0].bytes = ByteCount(2048); },
       [](auto& r) { r.groups[0].fragments[2].layer = 2; },
       [](auto& r) { r.groups[0].fragments[2].component = 1; },

@@ -197,13 +197,15 @@ inline model::RankRegistration sample_rank() {
   rank.device = "cpu:0";
   rank.num_blocks = 512;
   rank.block_tokens = 16;
-  rank.groups = {{GroupId(0),
-                  model::RecoveryRule::kPrefix,
-                  ShardId(1),
-                  2,
-                  true,
-                  {{0, 0, ByteCount(4096)}, {0, 1, ByteCount(4096)}, {3, 0, ByteCount(8)}}},
-                 {GroupId(5), model::RecoveryRule::kPrefix, ShardId(0), 1, false, {{1, 0, ByteCount(64)}}}};
+  rank.groups = {
+      {GroupId(0),
+       model::RecoveryRule::kPrefix,
+       0,
+       ShardId(1),
+       2,
+       true,
+       {{0, 0, ByteCount(4096)}, {0, 1, ByteCount(4096)}, {3, 0, ByteCount(8)}}},
+      {GroupId(5), model::RecoveryRule::kWindow, 100, ShardId(0), 1, false, {{1, 0, ByteCount(64)}}}};
   return rank;
 }
 

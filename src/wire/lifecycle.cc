@@ -11,7 +11,7 @@ constexpr std::size_t kSocket = limits::kSocketFrameBytes;
 constexpr std::size_t kHelloFixed = 8;
 constexpr std::size_t kHelloReplyFixed = 40;
 constexpr std::size_t kRegisterFixed = 48;
-constexpr std::size_t kGroupFixed = 12;
+constexpr std::size_t kGroupFixed = 16;
 constexpr std::size_t kFragmentBytes = 8;
 constexpr std::size_t kOfferFixed = 16;
 constexpr std::size_t kSlabBytes = 16;
@@ -128,6 +128,7 @@ void encode_group(const model::GroupShape& group, FrameBuilder& f) {
   f.put(static_cast<std::uint8_t>(group.writer));
   f.put(group.shard.value);
   f.put(group.shards);
+  f.put(group.window_tokens);
   f.put(u32(group.fragments.size()));
   for (const auto& fragment : group.fragments) {
     f.put(fragment.layer);
@@ -143,6 +144,7 @@ model::GroupShape decode_group(BodyReader& in) {
   const auto writer = in.get<std::uint8_t>();
   group.shard = ShardId(in.get<std::uint16_t>());
   group.shards = in.get<std::uint16_t>();
+  group.window_tokens = in.get<std::uint32_t>();
   const auto count = in.get<std::uint32_t>();
   in.require(writer <= 1, "writer is neither 0 nor 1");
   in.require(count <= limits::kFragmentsPerSlot, "too many fragments");

@@ -85,6 +85,8 @@ TEST(Lifecycle, RegisterKeepsEveryField) {
   ASSERT_EQ(m->rank.groups.size(), rank.groups.size());
   for (std::size_t i = 0; i < rank.groups.size(); ++i) {
     EXPECT_EQ(m->rank.groups[i].group, rank.groups[i].group);
+    EXPECT_EQ(m->rank.groups[i].rule, rank.groups[i].rule);
+    EXPECT_EQ(m->rank.groups[i].window_tokens, rank.groups[i].window_tokens);
     EXPECT_EQ(m->rank.groups[i].shard, rank.groups[i].shard);
     EXPECT_EQ(m->rank.groups[i].shards, rank.groups[i].shards);
     EXPECT_EQ(m->rank.groups[i].writer, rank.groups[i].writer);
@@ -98,7 +100,7 @@ TEST(Lifecycle, TheLargestRegistrationFitsOneFrame) {
   rank.device.assign(limits::kDeviceNameBytes, 'd');
   rank.groups.clear();
   for (std::uint16_t g = 0; g < limits::kGroups; ++g) {
-    model::GroupShape group{GroupId(g), model::RecoveryRule::kPrefix, ShardId(0), 1, true, {}};
+    model::GroupShape group{GroupId(g), model::RecoveryRule::kPrefix, 0, ShardId(0), 1, true, {}};
     const std::uint32_t each = limits::kFragmentsPerRegistration / limits::kGroups;
     for (std::uint16_t i = 0; i < each; ++i) group.fragments.push_back({i, 0, ByteCount(64)});
     rank.groups.push_back(std::move(group));

@@ -38,7 +38,7 @@ ARROWS = {
     },
     VALUES: set(),
     "include": set(),
-    "python/bindings": {"include"},
+    "python/bindings": {"include", "src/base", "src/model"},  # plain values, nothing that runs
     "examples": {"include"},
     "bench": {
         "include", "src/base", "src/wire", "src/model", "src/rt", "src/mem", "src/shm", "src/device",
