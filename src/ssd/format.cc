@@ -322,4 +322,14 @@ Result<Trailer> decode_trailer(std::span<const std::byte> page, const SegmentRea
   return out;
 }
 
+Result<SegmentRead> life_of_trailer(std::span<const std::byte> page, const SegmentPlace& place) {
+  if (page.size() != kPageBytes) return not_here(PageKind::kTrailer, "is not whole");
+  const SegmentSequence sequence(get_at<std::uint64_t>(page, kSequenceAt));
+  const SegmentRead segment{{place.uuid, sequence, place.number}, place.pages};
+  if (!sequence_in(sequence.value, place.newest))
+    return not_here(PageKind::kTrailer, "it is of an open that the superblock does not know");
+  ORBITKV_RETURN_IF_ERROR(decode_trailer(page, segment));
+  return segment;
+}
+
 }  // namespace orbitkv::ssd

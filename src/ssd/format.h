@@ -75,7 +75,7 @@ struct Superblock {
   StoreEpoch epoch;
   std::uint64_t update = 0;  // rises with every writing; the highest (epoch, update) counts
   PathNumber path;
-  std::uint32_t paths = 0;    // of the set at its last opening; 0: not known
+  std::uint32_t paths = 0;    // of the set, those included that were away at its last opening; 0: not known
   std::uint32_t numbers = 0;  // path numbers from here on were never given
   std::uint32_t segments = 0;
   ByteCount segment;  // a multiple of kPageBytes
@@ -136,6 +136,9 @@ struct SegmentRead {
 void encode_trailer(const Trailer& trailer, const SegmentRead& segment, std::span<std::byte> page);
 // kRecompute: none of this life; scan for batches.
 Result<Trailer> decode_trailer(std::span<const std::byte> page, const SegmentRead& segment);
+// Where the header is damaged: of which life the trailer is, if it is one of this place. Whether
+// a later life has begun it cannot say; the first page of a batch at page 1 can.
+Result<SegmentRead> life_of_trailer(std::span<const std::byte> page, const SegmentPlace& place);
 
 // ---- the frame ----
 

@@ -158,9 +158,12 @@ class Opening {
     } else {
       ORBITKV_RETURN_IF_ERROR(begin_set());
     }
-    if (numbers_.size() < last_paths_) {
-      out_.missing = "the store had " + std::to_string(last_paths_) + " paths at its last start, " +
-                     std::to_string(numbers_.size()) +
+    const auto found = static_cast<std::uint32_t>(numbers_.size());
+    // Those that are away stay counted, so that what was dropped meanwhile is not forgotten.
+    const auto added = static_cast<std::uint32_t>(candidates_.size()) - found;
+    set_paths_ = std::min(std::max(last_paths_, found) + added, limits::kStorePaths);
+    if (found < last_paths_) {
+      out_.missing = "the store has " + std::to_string(last_paths_) + " paths, " + std::to_string(found) +
                      " of which are there: what lies on the others is not found until they are given again";
       ORBITKV_WARN("SSD store: %s", out_.missing.c_str());
     }
@@ -207,6 +210,7 @@ class Opening {
     Path path;
     path.name = config.path;
     path.file = candidate.opened.file;
+    path.linked = path.named = io_.linked(path.file);
     Superblock& superblock = path.superblock;
     if (candidate.found) {
       superblock = candidate.found->superblock;
@@ -252,7 +256,7 @@ class Opening {
   Status make(std::size_t i) {
     const Candidate& candidate = candidates_[i];
     Path& path = out_.paths[i];
-    path.superblock.paths = static_cast<std::uint32_t>(out_.paths.size());
+    path.superblock.paths = set_paths_;
     path.superblock.numbers = next_number_;
     const std::uint64_t bytes =
         path.superblock.first_segment.value + path.superblock.segments * out_.segment.value;
@@ -296,7 +300,8 @@ class Opening {
   std::vector<Candidate> candidates_;
   std::set<std::uint32_t> numbers_;  // of the paths that hold something
   std::uint32_t next_number_ = 0;    // never given
-  std::uint32_t last_paths_ = 0;     // at the last start
+  std::uint32_t last_paths_ = 0;     // of the set at the last start
+  std::uint32_t set_paths_ = 0;      // now
   OpenedPaths out_;
 };
 

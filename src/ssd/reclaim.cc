@@ -28,10 +28,16 @@ bool Reclaim::wanted(PathIndex path) const {
 }
 
 std::optional<SegmentIndex> Reclaim::victim(PathIndex path) {
-  for (const auto& [life, segment] : state_.segments.sealed(path)) {
-    if (state_.segments.at(segment).readers > 0) continue;
-    if (!tombstones_.needed_from(segment) || writer_.room_for_store()) return segment;
+  const auto may_go = [this](SegmentIndex segment) {
+    if (state_.segments.at(segment).readers > 0) return false;
+    return !tombstones_.needed_from(segment) || writer_.room_for_store();
+  };
+  if (writer_.room_for_store()) {
+    for (const SegmentIndex segment : state_.hardly_filled)
+      if (state_.segments.at(segment).path == path && may_go(segment)) return segment;
   }
+  for (const auto& [life, segment] : state_.segments.sealed(path))
+    if (may_go(segment)) return segment;
   return std::nullopt;
 }
 
@@ -75,6 +81,7 @@ std::vector<StoredRef> Reclaim::sort_out(SegmentIndex segment) {
 
 void Reclaim::start(PathIndex path, SegmentIndex segment) {
   state_.segments.step(segment, SegmentEvent::kReclaim);
+  std::erase(state_.hardly_filled, segment);
   Job& job = jobs_[path.value].emplace();
   job.segment = segment;
   job.hot = sort_out(segment);

@@ -12,6 +12,8 @@
 namespace orbitkv::ssd {
 namespace {
 
+constexpr std::uint32_t kHardlyFilled = 4;  // one part in so many, at most: what reclaim may copy forward
+
 struct Unsealed {
   SegmentIndex segment;
   SegmentFound found;
@@ -41,6 +43,7 @@ class Recovery final : public ScanSink {
     take_spaces(entries);
     for (const RecordEntry& record : entries.records) take(index, record, entries.marks_of(record));
     for (const Tombstone& tombstone : entries.tombstones) tombstones_.recovered(tombstone, index);
+    if (segment.end <= state_.segment_pages() / kHardlyFilled) state_.hardly_filled.push_back(index);
     if (segment.condition == SegmentCondition::kUnsealed)
       unsealed_.push_back({index, segment, std::move(entries)});
   }
@@ -69,6 +72,7 @@ class Recovery final : public ScanSink {
     for (std::uint32_t i = 0; i < state_.paths.size(); ++i) sync(PathIndex(i));
     for (Unsealed& each : unsealed_) seal(each);
     for (std::uint32_t i = 0; i < state_.paths.size(); ++i) free_empty(PathIndex(i));
+    keep_what_is_hardly_filled();
     state_.spaces.let_all_go();
   }
 
@@ -158,6 +162,17 @@ class Recovery final : public ScanSink {
       state_.segments.step(segment, SegmentEvent::kReclaim);
       state_.segments.step(segment, SegmentEvent::kCopied);
       state_.segments.step(segment, SegmentEvent::kDurable);
+    }
+  }
+
+  // Their records are copied forward like those that are used.
+  void keep_what_is_hardly_filled() {
+    std::erase_if(state_.hardly_filled, [this](SegmentIndex segment) {
+      return state_.segments.at(segment).state != SegmentState::kSealed;
+    });
+    for (const SegmentIndex segment : state_.hardly_filled) {
+      for (StoredId id = state_.index.first_in(segment); id != kNotStored; id = state_.index.next_in(id))
+        state_.index.flags(id) |= kHot;
     }
   }
 

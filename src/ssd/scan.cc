@@ -35,6 +35,7 @@ class Scanner {
   struct Job {
     SegmentFound found;
     std::uint32_t tail = 0;  // pages of the tail that is being read; 0: the header
+    bool headless = false;   // the header is damaged: the tail must prove whose the segment is
     std::optional<Trailer> trailer;
   };
 
@@ -77,22 +78,30 @@ class Scanner {
     }
   }
 
+  SegmentPlace place_of(const Job& job) const {
+    const Superblock& super = path_of(job).superblock;
+    return {super.uuid, job.found.number, pages_of(job), super.epoch};
+  }
+
   // True: the tail of that length is to be read.
   bool header_read(Job& job, const ScanReads::Done& done) {
     SegmentFound& found = job.found;
+    const auto page = reads_.buffer(done.slot).first(kPageBytes);
     if (done.error != 0) {
       found.condition = SegmentCondition::kBad;
-      report(found);
-      return false;
+      return without_header(job);
     }
-    const auto page = reads_.buffer(done.slot).first(kPageBytes);
-    const Superblock& super = path_of(job).superblock;
-    const auto header = decode_segment_header(page, {super.uuid, found.number, pages_of(job), super.epoch});
+    const auto header = decode_segment_header(page, place_of(job));
     if (!header.ok()) {
+      // Never written: nothing is in it.
+      if (std::all_of(page.begin(), page.end(), [](std::byte b) { return b == std::byte{0}; })) {
+        report(found);
+        return false;
+      }
       // Of this store, and yet no header: it was damaged, or torn as it was written.
-      found.damaged = std::memcmp(page.data() + 16, super.uuid.data(), super.uuid.size()) == 0 ? 1 : 0;
-      report(found);
-      return false;
+      const StoreUuid& uuid = path_of(job).superblock.uuid;
+      found.damaged = std::memcmp(page.data() + 16, uuid.data(), uuid.size()) == 0 ? 1 : 0;
+      return without_header(job);
     }
     found.segment = {header->life, header->pages};
     found.created = header->created;
@@ -100,10 +109,27 @@ class Scanner {
     return true;
   }
 
+  bool without_header(Job& job) {
+    job.headless = true;
+    job.tail = 1;
+    return true;
+  }
+
   // True: the footer is longer, read again.
   bool tail_read(Job& job, const ScanReads::Done& done) {
-    const SegmentRead& segment = job.found.segment;
     const auto tail = reads_.buffer(done.slot).first(job.tail * kPageBytes);
+    if (job.headless) {
+      const auto life = life_of_trailer(tail, place_of(job));
+      if (done.error != 0 || !life.ok()) {
+        report(job.found);
+      } else {
+        job.found.segment = *life;
+        job.trailer = *decode_trailer(tail, *life);
+        later_.push_back(job);
+      }
+      return false;
+    }
+    const SegmentRead& segment = job.found.segment;
     const auto trailer = decode_trailer(tail.last(kPageBytes), segment);
     if (done.error != 0 || !trailer.ok()) {
       later_.push_back(job);
@@ -142,6 +168,10 @@ class Scanner {
   Status look_closely(const Job& job) {
     SegmentFound found = job.found;
     const SegmentFile where{path_of(job).file, offset_of(job, 0), found.segment};
+    if (job.headless) {
+      ORBITKV_ASSIGN_OR_RETURN(const bool proven, first_batch_is_of(where));
+      if (!proven) return without_content(found);
+    }
     if (job.trailer) {
       const MappedBytes memory(job.trailer->footer.count * kPageBytes);
       const std::span<std::byte> pages(memory.data(), job.trailer->footer.count * kPageBytes);
@@ -149,12 +179,30 @@ class Scanner {
       if (!read.ok() && read.error().code() == Code::kBusy) return read;
       if (read.ok() && take_footer(found, *job.trailer, pages)) return ok_status();
     }
+    if (job.headless) return without_content(found);
     ORBITKV_ASSIGN_OR_RETURN(const BatchesFound batches, scan_batches(reads_, where, entries_));
     found.condition = SegmentCondition::kUnsealed;
     found.end = batches.end;
     found.damaged += batches.damaged;
     report(found);
     return ok_status();
+  }
+
+  Status without_content(const SegmentFound& found) {
+    report(found);
+    return ok_status();
+  }
+
+  // A life begins with a batch at page 1: where that is of the trailer's life, no later one has
+  // written over what the footer lists.
+  Result<bool> first_batch_is_of(const SegmentFile& where) {
+    const MappedBytes memory(kPageBytes);
+    const std::span<std::byte> page(memory.data(), kPageBytes);
+    const Status read = reads_.read_all(where.file, where.offset + kPageBytes, page);
+    if (!read.ok() && read.error().code() == Code::kBusy) return read.error();
+    PageFrame first = segment_frame(PageKind::kBatch, where.segment.life, 1);
+    first.count = 0;
+    return read.ok() && open_page(first, page).ok();
   }
 
   void report(const SegmentFound& found) {

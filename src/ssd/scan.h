@@ -25,7 +25,7 @@ struct ScanPath {
 
 enum class SegmentCondition : std::uint8_t {
   kFree,      // no header of this store: nothing is in it
-  kSealed,    // its footer says what it holds; images are not looked at
+  kSealed,    // its footer says what it holds, also where its header is damaged; images are not looked at
   kUnsealed,  // batches were found one by one; images of what is listed are right
   kBad,       // its header could not be read from the device
 };

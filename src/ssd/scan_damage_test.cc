@@ -30,6 +30,50 @@ TEST_F(ScanTest, trailer_torn_falls_to_scan) {
   }
 }
 
+// Its footer says whose the segment is, whatever has become of the header.
+TEST_F(ScanTest, a_damaged_header_costs_nothing_where_the_footer_is_right) {
+  WrittenSegment segment = open(0);
+  const auto a = write_batch(segment, 3), b = write_batch(segment, 2);
+  segment.seal();
+  const Buffer foreign(kPageBytes, std::byte{0x5A});
+  BadStretch unreadable;
+  unreadable.begin = segment.offset_of(0);
+  unreadable.end = segment.offset_of(1);
+  flip(segment.offset_of(0) + 100);
+  const auto expect_all = [&](IoFaults* faults) {
+    Collect found = scanned({}, faults);
+    EXPECT_EQ(found.at(0).segment.condition, SegmentCondition::kSealed);
+    EXPECT_EQ(found.at(0).segment.segment.life.sequence.value, first_sequence(kEpoch) + 1);
+    EXPECT_EQ(found.at(0).segment.end, b.head.pages.end());
+    expect_keys(found.at(0), {a, b});
+  };
+  expect_all(nullptr);
+  expect_all(&unreadable);
+  disk_.poke(kPath, segment.offset_of(0), foreign);
+  expect_all(nullptr);
+  // Batches alone prove nothing.
+  const std::uint32_t pages = segment.builder().segment().pages;
+  for (const std::uint32_t page : {1u, pages - 1, pages - 2}) {
+    flip(segment.offset_of(page) + 200);
+    EXPECT_EQ(scanned().at(0).segment.condition, SegmentCondition::kFree) << page;
+    EXPECT_EQ(scanned({}, &unreadable).at(0).segment.condition, SegmentCondition::kBad) << page;
+    flip(segment.offset_of(page) + 200);
+  }
+}
+
+// The header of a later life is damaged: the earlier one's footer is still there.
+TEST_F(ScanTest, the_footer_of_an_earlier_life_is_not_believed) {
+  WrittenSegment old = open(0, 1);
+  write_batch(old, 3);
+  write_batch(old, 2);
+  old.seal();
+  WrittenSegment fresh = open(0, 2);
+  const auto a = write_batch(fresh, 1);
+  expect_keys(scanned().at(0), {a});
+  flip(fresh.offset_of(0) + 100);
+  EXPECT_EQ(scanned().at(0).segment.condition, SegmentCondition::kFree);
+}
+
 // A descriptor is no record: the images decide.
 TEST_F(ScanTest, footer_without_payload_is_not_believed_without_its_trailer) {
   WrittenSegment segment = open(0);
@@ -151,9 +195,9 @@ TEST_F(ScanTest, unreadable_stretches_cost_what_lies_there) {
   write_batch(second, 4);
   const auto d = write_batch(third, 1);
   BadStretch bad;
-  bad.begin = first.offset_of(0);
+  bad.begin = third.offset_of(0);  // of one that has no footer either
   bad.end = bad.begin + 1;
-  EXPECT_EQ(scanned({}, &bad).at(0).segment.condition, SegmentCondition::kBad);
+  EXPECT_EQ(scanned({}, &bad).at(2).segment.condition, SegmentCondition::kBad);
   // The second's later chunk, as the scan reads: its first records are found.
   bad.begin = second.offset_of(64);
   bad.end = bad.begin + 1;

@@ -41,7 +41,6 @@ TEST_F(ScanTest, conditions_of_segments) {
 TEST_F(ScanTest, header_of_nobody_frees_the_segment) {
   WrittenSegment segment = open(0);
   write_batch(segment, 2);
-  segment.seal();
   flip(segment.offset_of(0) + 100);
   Collect found = scanned();
   EXPECT_EQ(found.at(0).segment.condition, SegmentCondition::kFree);

@@ -274,6 +274,10 @@ StoreStats Store::stats() const {
   return out;
 }
 
+ByteCount Store::reinserted() const {
+  return impl_->state.stats.reinserted;
+}
+
 std::vector<PathStatus> Store::paths() const {
   const StoreState& state = impl_->state;
   std::vector<PathStatus> out;
@@ -284,7 +288,7 @@ std::vector<PathStatus> Store::paths() const {
     status.state = path.state;
     status.why = path.why;
     status.note = i == 0 ? impl_->missing : "";
-    if (!state.device.linked(path.file)) {
+    if (path.named && !state.device.linked(path.file)) {
       status.note =
           "its file was deleted or replaced while in use; what it holds is lost when the Manager ends: "
           "restart it "

@@ -200,6 +200,7 @@ class Store {
   bool uses(std::span<const std::byte> memory) const;
 
   StoreStats stats() const;
+  ByteCount reinserted() const;  // as in stats()
   std::vector<PathStatus> paths() const;
 
  private:

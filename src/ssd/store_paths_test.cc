@@ -137,6 +137,65 @@ TEST(StorePathsTest, drops_outlive_what_is_away) {
   EXPECT_EQ(bed.readable(bed.space(gone), gone, 1, 300), 0u);
 }
 
+// Also when it is away a second time.
+TEST(StorePathsTest, drops_outlive_what_is_away_at_two_starts) {
+  StoreBed::Options options;
+  options.paths = {"a", "b"};
+  StoreBed bed(options);
+  bed.start();
+  const SpaceShape gone = small_shape(0x61), filler = small_shape(0x62);
+  bed.write_blocks(bed.space(gone), gone, 1, 300);
+  bed.close();
+  const PathConfig away = bed.config.paths[0];
+  bed.config.paths.erase(bed.config.paths.begin());
+  bed.start();
+  const auto dropped = bed.store().drop_space(gone.digest);
+  ASSERT_TRUE(dropped.ok());
+  EXPECT_TRUE(bed.await(dropped->flushed).ok);
+  bed.close();
+  bed.start();
+  EXPECT_TRUE(says(bed.store().paths()[0].note, "2 paths, 1 of which")) << bed.store().paths()[0].note;
+  const SpaceIndex space = bed.space(filler);
+  for (std::uint64_t n = 1; n < 2500; n += 100) bed.write_blocks(space, filler, n, 100);
+  const auto other = bed.store().drop_space(digest(0x77));  // looks which can be forgotten
+  ASSERT_TRUE(other.ok());
+  EXPECT_TRUE(bed.await(other->flushed).ok);
+  bed.close();
+  bed.config.paths.push_back(away);
+  bed.start();
+  EXPECT_EQ(bed.store().paths()[0].note, "");
+  EXPECT_EQ(bed.readable(bed.space(gone), gone, 1, 300), 0u);
+}
+
+// As the superblock can say: paths that were replaced again and again stay countable.
+TEST(StorePathsTest, paths_that_are_away_are_counted_up_to_the_bound) {
+  StoreBed bed;
+  bed.start();
+  bed.close();
+  const ByteCount bytes = bed.config.paths[0].bytes;
+  for (std::uint32_t i = 0; i < limits::kStorePaths + 3; ++i) {
+    bed.config.paths = {bed.config.paths.back(), {"p" + std::to_string(i), bytes}};
+    bed.start();
+    bed.close();
+  }
+  bed.start();
+  EXPECT_TRUE(says(bed.store().paths()[0].note, std::to_string(limits::kStorePaths) + " paths"));
+}
+
+// A file that never had one is its giver's business; one that loses it will be missed.
+TEST(StorePathsTest, a_file_that_loses_its_name_is_noted) {
+  StoreBed bed;
+  bed.named = false;
+  bed.start();
+  EXPECT_EQ(bed.store().paths()[0].note, "");
+  bed.close();
+  bed.named = true;
+  bed.start();
+  EXPECT_EQ(bed.store().paths()[0].note, "");
+  bed.named = false;
+  EXPECT_TRUE(says(bed.store().paths()[0].note, "deleted or replaced"));
+}
+
 TEST(StorePathsTest, two_managers) {
   StoreBed bed;
   bed.start();

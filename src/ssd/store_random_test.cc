@@ -205,7 +205,7 @@ TEST(StoreRandomTest, events_exactly_once) {
     reinserted += everything.reinserted;
     reclaimed += everything.reclaimed;
   }
-  EXPECT_GT(reads, 3000u);
+  EXPECT_GT(reads, 2500u);
   EXPECT_GT(lives, 30u);
   EXPECT_GT(dropped, 10u);
   EXPECT_GT(failed, 100u);

@@ -41,7 +41,8 @@ inline PickedFaults::Pick failing_op(IoOp op, int error) {
 // A device that wants another alignment than the one below it, and is given it.
 class AlignedIo final : public Io {
  public:
-  AlignedIo(Io& below, std::uint32_t alignment) : below_(below), alignment_(alignment) {}
+  AlignedIo(Io& below, std::uint32_t alignment, const bool& named)
+      : below_(below), alignment_(alignment), named_(named) {}
   const char* name() const override { return below_.name(); }
   Result<Opened> open(const std::string& path, ByteCount bytes) override {
     auto opened = below_.open(path, bytes);
@@ -49,6 +50,7 @@ class AlignedIo final : public Io {
     return opened;
   }
   Status grow(FileIndex file, ByteCount bytes) override { return below_.grow(file, bytes); }
+  bool linked(FileIndex) const override { return named_; }
   ByteCount free_space(const std::string& path) const override { return below_.free_space(path); }
   void add_memory(std::span<std::byte> memory) override { below_.add_memory(memory); }
   void remove_memory(std::span<std::byte> memory) override { below_.remove_memory(memory); }
@@ -69,6 +71,7 @@ class AlignedIo final : public Io {
  private:
   Io& below_;
   const std::uint32_t alignment_;
+  const bool& named_;
 };
 
 // Image bytes of one block, as a caller of the store holds them.
@@ -131,7 +134,7 @@ class StoreBed {
     io_options.faults = &faults;
     io_options.depth = 1000;  // so that reads that a test holds up hold up nothing else
     io_ = std::make_unique<MemoryIo>(disk, io_options, seeded_latency(++options_.seed, options_.latency));
-    aligned_ = std::make_unique<AlignedIo>(*io_, alignment);
+    aligned_ = std::make_unique<AlignedIo>(*io_, alignment, named);
     auto opened = Store::open(config, *aligned_);
     if (!opened.ok()) {
       io_.reset();
@@ -270,6 +273,7 @@ class StoreBed {
   StoreConfig config;
   PickedFaults faults;
   std::uint32_t alignment = 512;              // of the device, from the next start on
+  bool named = true;                          // the files have names
   std::map<std::uint64_t, StoreEvent> ended;  // by transfer
   std::uint64_t last_revision = 0;            // of the last read that was ok
   std::uint64_t last_read_revision = 0;       // that the last accepted read was to give

@@ -60,6 +60,23 @@ TEST(StoreSpaceTest, what_is_used_stays) {
   EXPECT_EQ(bed.readable(bed.space(shape), shape, 1, 2), 2u);
 }
 
+// Each life of the store ends when it has hardly begun a segment: those are used again, and what
+// lies in them stays.
+TEST(StoreSpaceTest, many_short_lives_fill_no_store) {
+  StoreBed bed;
+  const SpaceShape shape = small_shape();
+  constexpr std::uint64_t kLives = 40, kEach = 3;
+  for (std::uint64_t life = 0; life < kLives; ++life) {
+    bed.start();
+    EXPECT_EQ(bed.store().stats().recovered, life * kEach);
+    bed.write_blocks(bed.space(shape), shape, 1 + life * kEach, kEach);
+    bed.settle();
+    life % 3 == 0 ? bed.close() : bed.kill();
+  }
+  bed.start();
+  EXPECT_EQ(bed.readable(bed.space(shape), shape, 1, kLives * kEach), kLives * kEach);
+}
+
 TEST(StoreSpaceTest, no_more_is_kept_than_a_share) {
   StoreBed bed;
   bed.config.reinsert_percent = 25;

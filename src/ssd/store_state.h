@@ -34,6 +34,7 @@ struct Path {
   std::string why;             // of kWriteStopped
   bool until_restart = false;  // no probe ends it
   TimePoint probe_at;
+  bool named = true;           // at the start: whoever gave a file without a name keeps it
   bool linked = true;          // as far as was seen
   std::uint32_t failures = 0;  // writes in a row
 
@@ -92,6 +93,9 @@ class StoreState {
   TimePoint now;
   StoreUuid uuid{};
   std::uint64_t killed_records = 0;  // of all spaces
+  // As found at the start: where an earlier life of the store had just begun when it ended.
+  // Reclaimed first, for their records are few and their room is whole.
+  std::vector<SegmentIndex> hardly_filled;
   bool closing = false;
 
  private:

@@ -216,18 +216,31 @@ class Segment:
         try:
             header = open_page(self.page_at(0), b"OKVSEGMT")
             need((header.page, header.index, header.pages) == (0, 0, 1), "place")
-            life = header.life
             pages, zero, _created = struct.unpack_from("<IIQ", header.body)
             need(pages == self.pages and zero == 0 and not any(header.body[16:]), "segment header")
-            need((life.uuid, life.number) == (self.superblock.uuid, self.number), "another segment's header")
-            need(life.epoch == life.sequence >> 40 and 1 <= life.epoch <= self.superblock.epoch, "epoch")
+            self.life = self.checked(header.life)
         except Damaged:
-            return []
-        self.life = life
+            return self.without_header()
         try:
             return self.by_footer()
         except Damaged:
             return self.by_batches()
+
+    def checked(self, life):
+        need((life.uuid, life.number) == (self.superblock.uuid, self.number), "another segment's page")
+        need(life.epoch == life.sequence >> 40 and 1 <= life.epoch <= self.superblock.epoch, "epoch")
+        return life
+
+    def without_header(self):
+        """What the footer lists, where no later life has written over it."""
+        try:
+            self.life = self.checked(open_page(self.page_at(self.pages - 1), b"OKVTRAIL").life)
+            first = open_page(self.page_at(1), b"OKVBATCH")
+            need(first[:3] == (self.life, 1, 0), "another life's batch")
+            return self.by_footer()
+        except Damaged:
+            self.life = None
+            return []
 
     def by_footer(self):
         trailer = open_page(self.page_at(self.pages - 1), b"OKVTRAIL")
