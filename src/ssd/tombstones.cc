@@ -30,11 +30,22 @@ void Tombstones::recovered(const Tombstone& tombstone, SegmentIndex holder) {
   const Key key{tombstone.digest, tombstone.group, tombstone.hash, tombstone.sequence};
   const auto [known, fresh] = found_.emplace(key, TombstoneId(next_id_));
   if (fresh) {
-    all_.emplace(TombstoneId(next_id_++), Entry{tombstone, {}, holder, false});
-    return;
+    all_.emplace(TombstoneId(next_id_), Entry{tombstone, {}, std::nullopt, false});
+    return hold(TombstoneId(next_id_++), holder);
   }
-  Entry& entry = all_.at(known->second);
-  if (segments_.at(*entry.holder).life < segments_.at(holder).life) entry.holder = holder;
+  const Entry& entry = all_.at(known->second);
+  if (segments_.at(*entry.holder).life < segments_.at(holder).life) hold(known->second, holder);
+}
+
+void Tombstones::hold(TombstoneId id, std::optional<SegmentIndex> holder) {
+  Entry& entry = all_.at(id);
+  if (entry.holder) {
+    const auto held = held_.find(*entry.holder);
+    held->second.erase(id);
+    if (held->second.empty()) held_.erase(held);
+  }
+  entry.holder = holder;
+  if (holder) held_[*holder].insert(id);
 }
 
 void Tombstones::recovery_ended(SegmentSequence newest) {
@@ -47,10 +58,10 @@ Tombstones::Next Tombstones::next() const {
 }
 
 void Tombstones::started(SegmentIndex segment) {
-  Entry& entry = all_.at(pending_.front());
+  const TombstoneId id = pending_.front();
   pending_.pop_front();
-  entry.holder = segment;
-  entry.writing = true;
+  hold(id, segment);
+  all_.at(id).writing = true;
   ++writing_;
 }
 
@@ -63,7 +74,7 @@ void Tombstones::written(TombstoneId id) {
 
 void Tombstones::failed(TombstoneId id) {
   written(id);
-  all_.at(id).holder.reset();
+  hold(id, std::nullopt);
   pending_.push_back(id);
 }
 
@@ -73,24 +84,32 @@ bool Tombstones::needed(const Entry& entry, SegmentIndex holder) const {
 
 bool Tombstones::needed_from(SegmentIndex segment) {
   bool any = false;
-  for (auto at = all_.begin(); at != all_.end();) {
-    const bool here = at->second.holder == segment && !at->second.writing;
-    if (here && !needed(at->second, segment)) {
-      at = all_.erase(at);
+  for (const TombstoneId id : held_by(segment)) {
+    const Entry& entry = all_.at(id);
+    if (entry.writing) continue;
+    if (needed(entry, segment)) {
+      any = true;
       continue;
     }
-    any = any || here;
-    ++at;
+    hold(id, std::nullopt);
+    all_.erase(id);
   }
   return any;
 }
 
 void Tombstones::copy_from(SegmentIndex segment) {
-  for (auto& [id, entry] : all_) {
-    if (entry.holder != segment || entry.writing) continue;
-    entry.holder.reset();
+  for (const TombstoneId id : held_by(segment)) {
+    if (all_.at(id).writing) continue;
+    hold(id, std::nullopt);
     pending_.push_back(id);
   }
+}
+
+// A copy: whoever walks it changes the list.
+std::vector<TombstoneId> Tombstones::held_by(SegmentIndex segment) const {
+  const auto held = held_.find(segment);
+  if (held == held_.end()) return {};
+  return {held->second.begin(), held->second.end()};
 }
 
 }  // namespace orbitkv::ssd

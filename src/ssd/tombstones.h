@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -62,11 +63,14 @@ class Tombstones {
     bool writing = false;
   };
   bool needed(const Entry& entry, SegmentIndex holder) const;
+  void hold(TombstoneId id, std::optional<SegmentIndex> holder);
+  std::vector<TombstoneId> held_by(SegmentIndex segment) const;
 
   Segments& segments_;
   using Key = std::tuple<model::NamespaceDigest, GroupId, BlockHash, RecordSequence>;
   std::map<TombstoneId, Entry> all_;
-  std::map<Key, TombstoneId> found_;  // until recovery has ended
+  std::map<SegmentIndex, std::set<TombstoneId>> held_;  // by holder, those being written included
+  std::map<Key, TombstoneId> found_;                    // until recovery has ended
   std::deque<TombstoneId> pending_;
   std::uint64_t next_id_ = 1;
   std::uint32_t writing_ = 0;
