@@ -63,6 +63,10 @@ std::string names() {
   return out + "all";
 }
 
+std::string case_names() {
+  return ssd_case_names();
+}
+
 int run(const Flags& flags, const char* self) {
   Options options;
   options.json = flags.json;

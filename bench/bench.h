@@ -21,6 +21,7 @@ struct Flags {
 };
 
 std::string names();
+std::string case_names();  // of ssd, which takes minutes: one wants to choose
 // `self` is the path of this binary: benches start their Manager from it. Exit
 // status 0 only if every byte was right; 77: this machine cannot run it (no GPU).
 int run(const Flags& flags, const char* self);

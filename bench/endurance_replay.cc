@@ -1,7 +1,9 @@
 #include "bench/endurance_replay.h"
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ranges>
 
 #include "base/text.h"
@@ -17,15 +19,15 @@ ssd::AdmissionKey key_of(BlockNumber block) {
   return ssd::AdmissionKey(block ^ block >> 31);
 }
 
-Result<Request> parse_request(const std::string& text) {
+std::optional<Request> parse_request(const std::string& text) {
   try {
     const auto line = nlohmann::json::parse(text);
     Request request;
     request.at = TimePoint{} + milliseconds(static_cast<std::int64_t>(line.at("timestamp").get<double>()));
     request.blocks = line.at("hash_ids").get<std::vector<BlockNumber>>();
     return request;
-  } catch (const nlohmann::json::exception& e) {
-    return reject(e.what());
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
   }
 }
 
@@ -34,14 +36,19 @@ Result<Request> parse_request(const std::string& text) {
 Result<std::vector<Request>> read_requests(const std::string& path) {
   std::ifstream in(path);
   if (!in) return errno_error("cannot open the trace " + path);
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return reject(path + " is a directory, no trace");
   std::vector<Request> requests;
   std::string text;
   for (int number = 1; std::getline(in, text); ++number) {
     if (text.empty()) continue;
     auto request = parse_request(text);
-    if (!request.ok())
-      return reject(format_text("%s, line %d is no request: %s", path.c_str(), number,
-                                request.error().message().c_str()));
+    if (!request)
+      return reject(
+          format_text("%s, line %d is no request, so this is no trace: each line is to be a JSON object with "
+                      "\"timestamp\" "
+                      "(milliseconds) and \"hash_ids\" (the numbers of its blocks)",
+                      path.c_str(), number));
     requests.push_back(*std::move(request));
   }
   return requests;

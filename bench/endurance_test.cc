@@ -181,6 +181,14 @@ TEST_F(EnduranceBench, WhatCannotBeReadIsNamed) {
   EXPECT_NE(complaint().find("no request"), std::string::npos);
   std::ofstream(path) << "{\"timestamp\":0,\"hash_ids\":[1]}\n{\"timestamp\":0}\n";
   EXPECT_NE(complaint().find("line 2"), std::string::npos);
+  // Of no trace at all nothing is printed that the terminal would take for commands.
+  std::ofstream(path) << "\x7f" << "ELF\x1b[2J\n";
+  const std::string binary = complaint();
+  EXPECT_NE(binary.find("no trace"), std::string::npos) << binary;
+  EXPECT_NE(binary.find("hash_ids"), std::string::npos);
+  EXPECT_EQ(binary.find('\x1b'), std::string::npos);
+  options.file = ::testing::TempDir();
+  EXPECT_NE(complaint().find("directory"), std::string::npos);
   options.file.clear();
   EXPECT_NE(complaint().find("FILE"), std::string::npos);
 }

@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "bench/fio.h"
+#include "bench/pairs.h"
 #include "bench/ssd_manager.h"
 #include "bench/ssd_rig.h"
 #include "ssd/io.h"
@@ -38,12 +39,6 @@ double cpu_seconds() {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
   };
   return seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
-}
-
-double lower_quartile(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[(values.size() - 1) / 4];
 }
 
 // Keeps `depth` requests on their way, as the store does.
@@ -137,16 +132,16 @@ class SsdBench {
     std::vector<Run> runs(static_cast<std::size_t>(options_.runs));
     std::vector<double> ratios, ours, theirs;
     for (std::size_t i = 0; i < runs.size(); ++i) {
-      // Each goes first in every other pair.
-      for (const bool mine : {i % 2 == 0, i % 2 != 0}) {
-        if (!mine && !fio_) continue;
-        if (mine && !load.run(runs[i], ours.emplace_back())) return fail(what, "a request failed");
-        if (mine) continue;
-        const auto figures = run_fio(job);
-        if (!figures.ok()) return fail(what, figures.error().message());
-        runs[i].ceiling = figures->gb_per_s;
-        theirs.push_back(figures->cpu_s_per_gib);
-      }
+      const Status pair = by_turns(i, [&](Side side) -> Status {
+        if (side == Side::kOurs)
+          return load.run(runs[i], ours.emplace_back()) ? ok_status() : bug("a request failed");
+        if (!fio_) return ok_status();
+        ORBITKV_ASSIGN_OR_RETURN(const FioFigures figures, run_fio(job));
+        runs[i].ceiling = figures.gb_per_s;
+        theirs.push_back(figures.cpu_s_per_gib);
+        return ok_status();
+      });
+      if (!pair.ok()) return fail(what, pair.error().message());
       if (fio_) ratios.push_back(*runs[i].gb_per_s / runs[i].ceiling);
     }
     show(what, std::move(runs), load, {{"pages", "\"" + memory->pages() + "\""}}, {ratios, ours, theirs});
@@ -195,11 +190,21 @@ std::vector<SsdCase> cases() {
 
 }  // namespace
 
+std::string ssd_case_names() {
+  std::string out;
+  for (const SsdCase& what : cases()) out += what.name() + ", ";
+  return out + manager_read_names();
+}
+
 int run_ssd_bench(const Options& options) {
   std::vector<SsdCase> wanted = cases();
   std::erase_if(wanted, [&](const SsdCase& what) { return !options.wants(what.name()); });
   const bool manager = wants_manager_reads(options);
-  if (wanted.empty() && !manager) return 0;
+  if (wanted.empty() && !manager) {
+    std::fprintf(stderr, "bench ssd has no case \"%s\"; its cases: %s\n", options.only_case.c_str(),
+                 ssd_case_names().c_str());
+    return 2;
+  }
   const char* temporary = std::getenv("TMPDIR");
   std::string directory = options.path;
   if (directory.empty()) directory = temporary != nullptr ? temporary : ".";

@@ -4,9 +4,13 @@
 // Manager (bench/ssd_manager.h).
 #pragma once
 
+#include <string>
+
 #include "bench/harness.h"
 
 namespace orbitkv::bench {
+
+std::string ssd_case_names();  // for --help
 
 // Returns the exit status: 0, or 1 when a request failed or the file cannot be made.
 int run_ssd_bench(const Options& options);

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "bench/fio.h"
 #include "bench/manager.h"
+#include "bench/pairs.h"
 
 namespace orbitkv::bench {
 namespace {
@@ -113,30 +114,54 @@ class Stand {
   std::unique_ptr<BenchEngine> engine_;
 };
 
+// Every query once, so that it takes about as long as fio does.
+Status run_loads(Stand& stand, Run& out) {
+  Samples samples;
+  double seconds = 0;
+  for (std::uint32_t query = 0; query < kQueries; ++query) {
+    ORBITKV_ASSIGN_OR_RETURN(const double took, stand.load(query));
+    samples.add(nanoseconds(static_cast<std::int64_t>(took * 1e9)));
+    seconds += took;
+  }
+  out.p50 = samples.percentile(0.5);
+  out.p99 = samples.percentile(0.99);
+  out.gb_per_s = static_cast<double>(kQueries * kAsked.value) / seconds / 1e9;
+  return ok_status();
+}
+
 Status run_size(const Options& options, const ManagerReads& where, const BlockSize& size) {
   ORBITKV_ASSIGN_OR_RETURN(auto stand, Stand::make(options, where.directory, size.bytes));
   ORBITKV_ASSIGN_OR_RETURN(auto memory, SsdMemory::make(ByteCount(size.bytes.value * kDepth)));
   const FioJob job{false, where.file.path(), where.file.bytes(), size.bytes, kDepth, memory.fio_memory()};
   std::vector<Run> runs(static_cast<std::size_t>(options.runs));
+  std::vector<double> ratios;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    Samples samples;
-    ORBITKV_ASSIGN_OR_RETURN(const double took, stand->load(static_cast<std::uint32_t>(i) % kQueries));
-    samples.add(nanoseconds(static_cast<std::int64_t>(took * 1e9)));
-    runs[i].p50 = runs[i].p99 = samples.percentile(0.5);
-    runs[i].gb_per_s = static_cast<double>(kAsked.value) / took / 1e9;
-    if (!where.fio) continue;
-    const auto figures = run_fio(job);
-    if (!figures.ok()) return figures.error();
-    runs[i].ceiling = figures->gb_per_s;
+    ORBITKV_RETURN_IF_ERROR(by_turns(i, [&](Side side) -> Status {
+      if (side == Side::kOurs) return run_loads(*stand, runs[i]);
+      if (!where.fio) return ok_status();
+      ORBITKV_ASSIGN_OR_RETURN(const FioFigures figures, run_fio(job));
+      runs[i].ceiling = figures.gb_per_s;
+      return ok_status();
+    }));
+    if (where.fio) ratios.push_back(*runs[i].gb_per_s / runs[i].ceiling);
   }
   Case line{"ssd", size.name, kAsked, {}, {}, {}};
   line.spread = true;
-  if (where.fio) line.ceiling = Ceiling{"fio", Ceiling::Unit::kGigabytesPerSecond};
+  if (where.fio) {
+    line.ceiling = Ceiling{"fio", Ceiling::Unit::kGigabytesPerSecond};
+    line.extras.push_back({"lower_quartile", format_text("%.3f", lower_quartile(ratios))});
+  }
   report(line, std::move(runs), options);
   return ok_status();
 }
 
 }  // namespace
+
+std::string manager_read_names() {
+  std::string out;
+  for (const BlockSize& size : kSizes) out += std::string(out.empty() ? "" : ", ") + size.name;
+  return out;
+}
 
 bool wants_manager_reads(const Options& options) {
   return std::any_of(std::begin(kSizes), std::end(kSizes),

@@ -14,6 +14,7 @@ struct ManagerReads {
   const SsdFile& file;    // for fio
   bool fio = false;
 };
+std::string manager_read_names();
 bool wants_manager_reads(const Options& options);
 // Returns the exit status.
 int run_manager_reads(const Options& options, const ManagerReads& where);

@@ -23,6 +23,7 @@ namespace {
 constexpr std::uint64_t kHuge = limits::kHugePageBytes.value;
 constexpr ByteCount kDefaultFile = 8 * kGiB;
 constexpr std::uint64_t kWriteBlock = 4 * kMiB.value;
+constexpr ByteCount kLeastFile(8 * kWriteBlock);
 
 std::uint64_t rounded(std::uint64_t bytes) {
   return (bytes + kHuge - 1) / kHuge * kHuge;
@@ -35,6 +36,15 @@ std::byte* map_aligned(int fd, std::uint64_t bytes) {
   void* mapped =
       ::mmap(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
   return mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
+}
+
+std::string unfit(const std::string& directory, ByteCount bytes, ByteCount free) {
+  const auto mib = [](ByteCount of) { return static_cast<unsigned long long>(of.value >> 20); };
+  if (bytes < kLeastFile && free >= kLeastFile)
+    return format_text("--file-size is at least %llu MiB: in a smaller file blocks would lie on each other",
+                       mib(kLeastFile));
+  return format_text("%s has %llu MiB free, the bench needs %llu; use --path or --file-size",
+                     directory.c_str(), mib(free), mib(std::max(bytes, kLeastFile)));
 }
 
 // Bytes that are in huge pages then.
@@ -96,12 +106,11 @@ Result<SsdFile> SsdFile::make(const std::string& directory, ByteCount bytes) {
   struct statvfs space{};
   if (::statvfs(directory.c_str(), &space) != 0) return errno_error("cannot look at " + directory);
   const ByteCount free(std::uint64_t{space.f_bavail} * space.f_frsize);
-  if (bytes == ByteCount{}) bytes = std::min(kDefaultFile, ByteCount(free.value / 3));
-  bytes.value -= bytes.value % kWriteBlock;
-  if (bytes > free || bytes.value < 8 * kWriteBlock)
-    return reject(format_text("%s has %llu MiB free, the bench needs %llu; use --path or --file-size",
-                              directory.c_str(), static_cast<unsigned long long>(free.value >> 20),
-                              static_cast<unsigned long long>(std::max(bytes.value, 8 * kWriteBlock) >> 20)));
+  const bool given = bytes != ByteCount{};
+  if (!given) bytes = std::min(kDefaultFile, ByteCount(free.value / 3));
+  if (bytes > free || (given && bytes < kLeastFile) || free < kLeastFile)
+    return reject(unfit(directory, bytes, free));
+  bytes.value = std::max(bytes, kLeastFile).value / kWriteBlock * kWriteBlock;
   SsdFile out;
   out.bytes_ = bytes;
   out.fd_ = UniqueFd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));

@@ -46,6 +46,7 @@ int status(const StatusFlags& flags);
 struct EvictFlags {
   std::string socket;
   std::string bytes;  // "": everything that nobody holds
+  bool wait = false;  // until what is being written has left
   bool json = false;
 };
 int evict(const EvictFlags& flags);
@@ -55,6 +56,7 @@ struct SsdFlags {
   bool json = false;
   std::string drop;      // digest, or the beginning of one, of a namespace to be dropped
   bool unasked = false;  // drop those that no engine has asked for
+  bool force = false;    // with unasked: also where no engine has registered
 };
 int ssd_list(const SsdFlags& flags);
 int ssd_drop(const SsdFlags& flags);

@@ -35,13 +35,25 @@ void print_namespaces(const json& list) {
   for (const json& space : list)
     std::printf("%s  %10llu blocks  %10s  %s\n    %s\n",
                 space.at("digest").get<std::string>().substr(0, 16).c_str(), count_of(space, "records"),
-                size_of(space, "bytes").c_str(), space.at("asked").get<bool>() ? "in use" : "not asked for",
+                size_of(space, "bytes").c_str(),
+                space.at("asked").get<bool>() ? "asked for" : "not asked for since the start",
                 space.at("namespace").get<std::string>().c_str());
+}
+
+void print_dropped(const json& answer) {
+  std::printf("dropped %llu namespaces with %llu blocks on SSD and %llu in memory\n",
+              count_of(answer, "namespaces"), count_of(answer, "records"), count_of(answer, "evicted"));
+  const json& names = answer.at("names");
+  for (const json& name : names)
+    std::printf("%s  %s\n", name.at("digest").get<std::string>().substr(0, 16).c_str(),
+                name.at("namespace").get<std::string>().c_str());
+  if (names.size() < count_of(answer, "namespaces"))
+    std::printf("and %llu more\n", count_of(answer, "namespaces") - names.size());
 }
 }  // namespace
 
 int evict(const EvictFlags& flags) {
-  json request = {{"command", "evict"}};
+  json request = {{"command", "evict"}, {"wait", flags.wait}};
   if (!flags.bytes.empty()) {
     auto bytes = parse_size(flags.bytes);
     if (!bytes.ok()) return failed("evict", bytes.error());
@@ -84,17 +96,19 @@ int ssd_drop(const SsdFlags& flags) {
     return failed("ssd drop",
                   reject("name one namespace by its digest (orbitkv ssd list), or give --unasked"));
   json request = {{"command", "ssd_drop"}};
-  if (flags.unasked)
+  if (flags.force && !flags.unasked) return failed("ssd drop", reject("--force is for --unasked"));
+  if (flags.unasked) {
     request["unasked"] = true;
-  else
+    request["force"] = flags.force;
+  } else {
     request["digest"] = flags.drop;
+  }
   auto answer = control(flags.socket, "ssd drop", request);
   if (!answer.ok()) return failed("ssd drop", answer.error());
   if (flags.json)
     std::printf("%s\n", answer->dump().c_str());
   else
-    std::printf("dropped %llu namespaces with %llu blocks on SSD and %llu in memory\n",
-                count_of(*answer, "namespaces"), count_of(*answer, "records"), count_of(*answer, "evicted"));
+    print_dropped(*answer);
   const auto left = count_of(*answer, "left");
   if (left > 0)
     std::fprintf(stderr, "orbitkv ssd drop: %llu namespaces are left: %s\n", left,

@@ -101,9 +101,10 @@ void add_evict(CLI::App& app, daemon::cli::EvictFlags& flags) {
       "Example: orbitkv evict --bytes 8GiB\n"
       "Least recent first. Blocks that are leased or being copied stay and are counted; those that are "
       "worth\n"
-      "keeping and not on SSD yet are written first: run it again to evict them.");
+      "keeping and not on SSD yet are written first: --wait waits for them, at most 50 seconds.");
   evict->add_option("--bootstrap-socket", flags.socket, "socket of the Manager [the default path of serve]");
   evict->add_option("--bytes", flags.bytes, "how much, e.g. 8GiB [all]");
+  evict->add_flag("--wait", flags.wait, "return when what is written to SSD first has left memory too");
   evict->add_flag("--json", flags.json, "one JSON object");
 }
 
@@ -115,8 +116,9 @@ CLI::App* add_ssd(CLI::App& app, daemon::cli::SsdFlags& flags) {
                                        "changes the meaning of bytes have one each.");
   CLI::App* drop = ssd->add_subcommand("drop", "Forget a namespace, in memory and on SSD, for good.");
   drop->footer("Example: orbitkv ssd drop 3f9a2c71d04be812");
-  drop->add_option("digest", flags.drop, "of the namespace, or enough of its beginning");
+  drop->add_option("digest", flags.drop, "of the namespace, or its beginning: at least 8 digits");
   drop->add_flag("--unasked", flags.unasked, "all that no engine has asked for since the Manager started");
+  drop->add_flag("--force", flags.force, "--unasked also while no engine has registered: everything");
   for (CLI::App* command : {list, drop}) {
     command->add_option("--bootstrap-socket", flags.socket,
                         "socket of the Manager [the default path of serve]");
@@ -139,7 +141,7 @@ void add_bench(CLI::App& app, bench::Flags& flags) {
   bench->footer(
       "Example: orbitkv bench query --json\nOne line a case, with the ratio to a ceiling measured in the "
       "same run.\n" +
-      std::string("Benches: ") + bench::names());
+      std::string("Benches: ") + bench::names() + "\nCases of ssd: " + bench::case_names());
   bench->add_option("name", flags.name, "one of the benches below, or all")->required();
   bench->add_option("file", flags.file,
                     "replay: a trace of transfers (ORBITKV_TRACE_TRANSFERS)\n"
