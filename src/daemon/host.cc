@@ -116,10 +116,9 @@ void Host::tick(TimePoint now) {
 void Host::take_slabs() {
   for (const mem::SlabInfo& slab : pool_.collect_offered()) {
     offered_.push_back(slab);
-    if (tier_ == nullptr) continue;
-    const Status added = tier_->add_slab(slab);
-    ORBITKV_CHECK(added.ok(), added.ok() ? "" : added.error().message().c_str());
+    if (tier_ != nullptr) tier_->add_slab(slab);
   }
+  if (tier_ != nullptr) tier_->map_waiting();
 }
 
 void Host::drain(TimePoint now) {

@@ -24,6 +24,7 @@ class UringIo final : public IoFront {
   int completion_fd() const override { return ring_->fd(); }
   void add_memory(std::span<std::byte> memory) override {
     memory_.add(memory);
+    if (memory_.waiting()) ring_->call_again();
     show();
   }
   void remove_memory(std::span<std::byte> memory) override {
@@ -196,6 +197,7 @@ std::size_t UringIo::take(std::span<Finished> out) {
   io_uring& ring = ring_->raw();
   // Entries that the kernel would not take before are still to be handed to it.
   if (!ring_->begin_take() && turns_.empty() && ::io_uring_sq_ready(&ring) == 0) return 0;
+  if (memory_.waiting()) memory_.step();
   const TimePoint now = monotonic_now();
   std::size_t taken = 0;
   io_uring_cqe* result;
@@ -212,6 +214,7 @@ std::size_t UringIo::take(std::span<Finished> out) {
   start_what_may();
   if (::io_uring_sq_ready(&ring) > 0) ring_->enter();
   ring_->end_take();
+  if (memory_.waiting()) ring_->call_again();
   show();
   return taken;
 }

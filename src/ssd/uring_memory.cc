@@ -1,17 +1,22 @@
 #include "ssd/uring_memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/time.h"
 
 namespace orbitkv::ssd {
 namespace {
 
-constexpr unsigned kBuffers = 2 * limits::kSlabs;  // the kernel takes 16384
-constexpr std::size_t kMostBytes = kGiB.value;     // of one buffer, says the kernel
+constexpr unsigned kBuffers = 4 * limits::kSlabs;   // the kernel takes 16384
+constexpr std::size_t kPiece = 128 * kMiB.value;    // of one buffer; 1 GiB at most, says the kernel
+constexpr std::size_t kPopulated = 2 * kMiB.value;  // at a time
+constexpr Duration kStep = milliseconds(2);         // and what the last piece takes
 
 }  // namespace
 
@@ -52,15 +57,39 @@ bool UringMemory::add_part(std::span<std::byte> part) {
 }
 
 void UringMemory::add(std::span<std::byte> memory) {
-  while (!memory.empty()) {
-    const std::size_t bytes = std::min(memory.size(), kMostBytes);
-    if (!add_part(memory.first(bytes))) return;
-    memory = memory.subspan(bytes);
+  waiting_.push_back({memory});
+  step();
+}
+
+// Pinning brings pages in one by one; this way it finds them there.
+void UringMemory::populate(Waiting& first, std::size_t piece) const {
+  const std::size_t bytes = std::min(piece - first.populated, kPopulated);
+#ifdef MADV_POPULATE_WRITE
+  ::madvise(first.memory.data() + first.populated, bytes, MADV_POPULATE_WRITE);
+#endif
+  first.populated += bytes;
+}
+
+void UringMemory::step() {
+  const TimePoint end = monotonic_now() + kStep;
+  while (!waiting_.empty() && monotonic_now() < end) {
+    Waiting& first = waiting_.front();
+    const std::size_t piece = std::min(first.memory.size(), kPiece);
+    if (first.populated < piece) {
+      populate(first, piece);
+      continue;
+    }
+    const bool added = add_part(first.memory.first(piece));
+    first = {first.memory.subspan(piece), 0};
+    if (!added || first.memory.empty()) waiting_.pop_front();
   }
 }
 
 void UringMemory::remove(std::span<std::byte> memory) {
   last_ = nullptr;
+  std::erase_if(waiting_, [memory](const Waiting& waiting) {
+    return waiting.memory.data() >= memory.data() && waiting.memory.data() < memory.data() + memory.size();
+  });
   const auto end = buffers_.lower_bound(memory.data() + memory.size());
   for (auto i = buffers_.lower_bound(memory.data()); i != end;) {
     const iovec none{nullptr, 0};

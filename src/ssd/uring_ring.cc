@@ -98,6 +98,11 @@ void UringRing::end_take() {
   if (::io_uring_cq_ready(&ring_) > 0) ::eventfd_write(told_.get(), 1);
 }
 
+void UringRing::call_again() {
+  ::eventfd_write(told_.get(), 1);
+  quiet_ = false;
+}
+
 void UringRing::start() {
   if (started_) return;
   started_ = true;

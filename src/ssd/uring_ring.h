@@ -41,6 +41,8 @@ class UringRing {
   // none, and the descriptor says so.
   bool begin_take();
   void end_take();  // some may be left
+  // Makes the descriptor readable: there is something to be done at the next take.
+  void call_again();
   // An empty entry; what is queued is submitted if there is no room.
   io_uring_sqe* entry();
   // Submits what is queued, and lets results in that wait to be looked at.
