@@ -37,18 +37,35 @@ struct Admission::Impl {
   Verdict write(BlockMemory& block, ByteCount size, TimePoint now) {
     block.skipped = false;
     const bool paid = budget.take(size, now);
-    ++(paid ? stats.admitted : stats.over_budget);
+    end_as(block, paid ? BlockFate::kAdmitted : BlockFate::kOverBudget);
     return paid ? Verdict::kWrite : Verdict::kBudget;
   }
   Verdict skip(BlockMemory& block) {
     block.skipped = true;
-    ++stats.unlikely;
+    end_as(block, BlockFate::kUnlikely);
     return Verdict::kUnlikely;
+  }
+  // DRAM may ask again and again before it goes.
+  void end_as(BlockMemory& block, BlockFate fate) {
+    if (block.fate != BlockFate::kNone) --count_of(block.fate);
+    block.fate = fate;
+    ++count_of(fate);
+  }
+  std::uint64_t& count_of(BlockFate fate) {
+    switch (fate) {
+      case BlockFate::kUnlikely: return stats.unlikely;
+      case BlockFate::kOverBudget: return stats.over_budget;
+      case BlockFate::kRefused: return stats.refused;
+      case BlockFate::kAdmitted:
+      case BlockFate::kNone: break;
+    }
+    return stats.admitted;
   }
 
   void came_back(BlockMemory& block) {
     if (!block.left) return;
     block.left = false;
+    block.fate = BlockFate::kNone;
     ++stats.returned;
     rates.came_back(block.kind);
   }
@@ -134,6 +151,7 @@ Verdict Admission::saved(AdmissionKey key, ByteCount bytes, TimePoint now) {
   BlockMemory& block = in.asked_or_not(key);
   in.came_back(block);
   block.saved = true;
+  block.fate = BlockFate::kNone;
   switch (in.config.policy) {
     case WritePolicy::kAll: return in.write(block, bytes, now);
     case WritePolicy::kReuse: return in.saves.save(key) ? in.write(block, bytes, now) : Verdict::kWait;
@@ -186,9 +204,13 @@ Verdict Admission::leaving(AdmissionKey key, ByteCount bytes, TimePoint now) {
   return in.write(block, bytes, now);
 }
 
-void Admission::refused(ByteCount bytes) {
-  ++impl_->stats.refused;
+void Admission::refused(AdmissionKey key, ByteCount bytes) {
   impl_->budget.give_back(bytes);
+  if (BlockMemory* block = impl_->blocks.find(key)) impl_->end_as(*block, BlockFate::kRefused);
+}
+
+void Admission::copied(ByteCount bytes, TimePoint now) {
+  impl_->budget.charge(bytes, now);
 }
 
 AdmissionStats Admission::stats() const {

@@ -42,6 +42,8 @@ struct AdmissionConfig {
 };
 
 struct AdmissionStats {
+  // Blocks, once for each time that they were in DRAM, by the last word on them. `refused`: a
+  // verdict kWrite that the store did not take, or not carry out.
   std::uint64_t admitted = 0, unlikely = 0, over_budget = 0, refused = 0;
   std::uint64_t returned = 0;         // blocks that had left DRAM and were asked for or saved again
   std::uint64_t asked = 0, lost = 0;  // lost: would have been found, had kAuto written them
@@ -62,7 +64,10 @@ class Admission {
   // DRAM is about to let it go and no SSD copy exists.
   Verdict leaving(AdmissionKey key, ByteCount bytes, TimePoint now);
   // A verdict kWrite that did not become a record.
-  void refused(ByteCount bytes);
+  void refused(AdmissionKey key, ByteCount bytes);
+  // Written without being asked about: what is charged to the budget goes below nothing, and
+  // what comes next waits until that has flowed in.
+  void copied(ByteCount bytes, TimePoint now);
 
   AdmissionStats stats() const;
 

@@ -31,10 +31,48 @@ AdmissionConfig config_of(WritePolicy policy) {
 TEST(Admission, AllWritesAtTheSealAndAgainWhatWasRefused) {
   Admission admission(config_of(WritePolicy::kAll));
   EXPECT_EQ(admission.saved(key_of(1), kBlock, at(0)), Verdict::kWrite);
-  admission.refused(kBlock);
-  EXPECT_EQ(admission.leaving(key_of(1), kBlock, at(1)), Verdict::kWrite);
-  EXPECT_EQ(admission.stats().admitted, 2u);
+  admission.refused(key_of(1), kBlock);
+  EXPECT_EQ(admission.stats().admitted, 0u);
   EXPECT_EQ(admission.stats().refused, 1u);
+  EXPECT_EQ(admission.leaving(key_of(1), kBlock, at(1)), Verdict::kWrite);
+  EXPECT_EQ(admission.stats().admitted, 1u);
+  EXPECT_EQ(admission.stats().refused, 0u);
+}
+
+// Memory asks as often as it needs room; a block is counted once, and anew when it is saved anew.
+TEST(Admission, BlocksAreCountedAndNotAttempts) {
+  AdmissionConfig config = config_of(WritePolicy::kAll);
+  config.daily_budget = 8 * kBlock;  // one at once
+  Admission admission(config);
+  EXPECT_EQ(admission.saved(key_of(1), kBlock, at(0)), Verdict::kWrite);
+  EXPECT_EQ(admission.saved(key_of(2), kBlock, at(0)), Verdict::kBudget);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(admission.leaving(key_of(2), kBlock, at(0)), Verdict::kBudget);
+  EXPECT_EQ(admission.stats().over_budget, 1u);
+  for (int i = 0; i < 5; ++i) {
+    admission.refused(key_of(1), kBlock);
+    EXPECT_EQ(admission.stats().refused, 1u);
+    EXPECT_EQ(admission.leaving(key_of(1), kBlock, at(0)), Verdict::kWrite);
+  }
+  EXPECT_EQ(admission.stats().admitted, 1u);
+  EXPECT_EQ(admission.stats().refused, 0u);
+  // A day later: written, and no longer among those that the budget left out.
+  EXPECT_EQ(admission.leaving(key_of(2), kBlock, at(24 * 3600)), Verdict::kWrite);
+  EXPECT_EQ(admission.stats().over_budget, 0u);
+  EXPECT_EQ(admission.saved(key_of(2), kBlock, at(2 * 24 * 3600)), Verdict::kWrite);
+  EXPECT_EQ(admission.stats().admitted, 3u);
+}
+
+// What the store copies forward is written too: no day sees more than the budget for it.
+TEST(Admission, CopiesOfTheStoreAreCharged) {
+  AdmissionConfig config = config_of(WritePolicy::kAll);
+  config.daily_budget = 80 * kBlock;  // ten at once, 70 in the course of the day
+  Admission admission(config);
+  admission.copied(17 * kBlock, at(0));
+  EXPECT_EQ(admission.saved(key_of(0), kBlock, at(0)), Verdict::kBudget);
+  EXPECT_EQ(admission.stats().budget_left, ByteCount());
+  const std::int64_t day = 24 * 3600;
+  EXPECT_EQ(admission.leaving(key_of(0), kBlock, at(day / 10)), Verdict::kBudget);
+  EXPECT_EQ(admission.leaving(key_of(0), kBlock, at(day / 10 + day / 60)), Verdict::kWrite);
 }
 
 TEST(Admission, ReuseWritesWhatWasReturned) {
@@ -84,7 +122,7 @@ TEST(Admission, TheBudgetHoldsForEveryPolicyAndIsCounted) {
     }
     EXPECT_EQ(admission.stats().over_budget, 20u);
     EXPECT_EQ(admission.stats().budget_left, ByteCount(0));
-    admission.refused(kBlock);
+    admission.refused(key_of(0), kBlock);
     EXPECT_EQ(admission.leaving(key_of(29), kBlock, at(0)), Verdict::kWrite);
     EXPECT_EQ(admission.leaving(key_of(28), kBlock, at(0)), Verdict::kBudget);
   }

@@ -22,21 +22,22 @@ BlockMemory* BlockHistory::find(AdmissionKey key) {
 }
 
 BlockMemory& BlockHistory::remember(AdmissionKey key) {
+  constexpr std::uint32_t kClock = (1u << BlockMemory::kClockBits) - 1;
   ++clock_;
   BlockMemory* set = set_of(key);
   BlockMemory* oldest = set;
   for (BlockMemory* block = set; block != set + kWays; ++block) {
     if (block->used && block->key == key) {
-      block->touched = clock_;
+      block->touched = clock_ & kClock;
       return *block;
     }
     // The clock wraps, ages do not.
-    const bool older = clock_ - block->touched > clock_ - oldest->touched;
+    const bool older = ((clock_ - block->touched) & kClock) > ((clock_ - oldest->touched) & kClock);
     if (oldest->used && (!block->used || older)) oldest = block;
   }
-  *oldest = {};
+  *oldest = BlockMemory{};
   oldest->key = key;
-  oldest->touched = clock_;
+  oldest->touched = clock_ & kClock;
   oldest->used = true;
   return *oldest;
 }

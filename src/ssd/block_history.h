@@ -13,9 +13,15 @@ namespace orbitkv::ssd {
 using AdmissionKey = Id<struct AdmissionKeyTag, std::uint64_t>;
 using BlockClass = Id<struct BlockClassTag, std::uint16_t>;  // of ReturnRates
 
+// What became of it when DRAM let it go, or when it was saved: the last word counts.
+enum class BlockFate : std::uint8_t { kNone, kAdmitted, kUnlikely, kOverBudget, kRefused };
+
 struct BlockMemory {
+  static constexpr unsigned kClockBits = 29;
+
   AdmissionKey key;
-  std::uint32_t touched = 0;
+  std::uint32_t touched : kClockBits = 0;
+  BlockFate fate : 32 - kClockBits = BlockFate::kNone;
   BlockClass kind;
   std::uint8_t lot = 0;  // of its request: shares that are written are shares of requests
   bool used : 1 = false;

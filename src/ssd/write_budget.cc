@@ -13,14 +13,23 @@ WriteBudget::WriteBudget(ByteCount daily)
       per_second_(static_cast<double>(daily.value) / kDay * 7 / 8),
       left_(burst_) {}
 
-bool WriteBudget::take(ByteCount bytes, TimePoint now) {
-  if (!limited()) return true;
+void WriteBudget::fill(TimePoint now) {
   if (!started_) filled_ = now;
   started_ = true;
-  if (now > filled_) {
-    left_ = std::min(burst_, left_ + static_cast<double>((now - filled_).ns) / 1e9 * per_second_);
-    filled_ = now;
-  }
+  if (now <= filled_) return;
+  left_ = std::min(burst_, left_ + static_cast<double>((now - filled_).ns) / 1e9 * per_second_);
+  filled_ = now;
+}
+
+void WriteBudget::charge(ByteCount bytes, TimePoint now) {
+  if (!limited()) return;
+  fill(now);
+  left_ -= static_cast<double>(bytes.value);
+}
+
+bool WriteBudget::take(ByteCount bytes, TimePoint now) {
+  if (!limited()) return true;
+  fill(now);
   if (left_ < static_cast<double>(bytes.value)) return false;
   left_ -= static_cast<double>(bytes.value);
   return true;
@@ -31,7 +40,7 @@ void WriteBudget::give_back(ByteCount bytes) {
 }
 
 double WriteBudget::bytes_per_second() const {
-  return per_second_ + left_ / kSpend;
+  return std::max(0.0, per_second_ + left_ / kSpend);
 }
 
 }  // namespace orbitkv::ssd

@@ -16,11 +16,16 @@ class WriteBudget {
   // False, and nothing taken: not enough is left.
   bool take(ByteCount bytes, TimePoint now);
   void give_back(ByteCount bytes);
-  ByteCount left() const { return ByteCount(static_cast<std::uint64_t>(left_)); }  // at the last take()
+  // Whatever is left: what was not asked for first.
+  void charge(ByteCount bytes, TimePoint now);
+  // At the last take(); nothing while more was charged than there was.
+  ByteCount left() const { return ByteCount(left_ > 0 ? static_cast<std::uint64_t>(left_) : 0); }
   // What may be written a second, so that what has been saved up goes within minutes.
   double bytes_per_second() const;
 
  private:
+  void fill(TimePoint now);
+
   double burst_ = 0, per_second_ = 0;
   double left_ = 0;
   TimePoint filled_;
