@@ -1,7 +1,8 @@
-// Commands of the operator: one JSON object in, one out. {"command": "evict", "bytes": n},
-// {"command": "ssd_list", "after": digest}, {"command": "ssd_drop", "digest": hex prefix | "unasked": true}.
-// A drop is answered when it would survive a power loss; until then its question waits
-// here. Owned by the Manager; core thread.
+// Commands of the operator: one JSON object in, one out. {"command": "evict", "bytes": n, "wait": bool},
+// {"command": "ssd_list", "after": digest},
+// {"command": "ssd_drop", "digest": hex prefix | "unasked": true, "force": bool}.
+// A drop is answered when it would survive a power loss, an eviction that waits when what was
+// being written has left; until then their questions wait here. Owned by the Manager; core thread.
 #pragma once
 
 #include <cstdint>
@@ -25,28 +26,43 @@ class Control {
   // Called once, at once or in a later poll(): the answer's JSON or why not.
   using Answer = std::function<void(const Result<std::string>&)>;
   void ask(const std::string& question, TimePoint now, Answer answer);
-  // Answers drops that have become durable.
-  void poll();
+  // Goes on with what waits: after the tier's events, and from time to time.
+  void poll(TimePoint now);
 
  private:
   // A drop whose namespaces are not all durably gone.
   struct Drop {
     std::vector<ssd::TransferId> flushes;
-    std::uint64_t namespaces = 0, records = 0, evicted = 0;
+    std::vector<ssd::SpaceStatus> dropped;
+    std::uint64_t records = 0, evicted = 0;
     std::uint64_t left = 0;  // namespaces that could not be dropped, and why
     std::string why_left;
     bool failed = false;
     Answer answer;
   };
-  Result<std::string> evict(ByteCount bytes, TimePoint now);
+  // One that goes on while blocks of it are being written.
+  struct Eviction {
+    ByteCount left;
+    cache::EvictReport sum;  // its counts of what stays: of the last turn
+    std::uint64_t written_at_turn = 0;
+    TimePoint turn_at, give_up;
+    Answer answer;
+  };
+  void evict(ByteCount bytes, bool wait, TimePoint now, Answer answer);
+  void evict_more(Eviction& eviction, TimePoint now);
+  bool over(const Eviction& eviction, TimePoint now) const;
+  void poll_evictions(TimePoint now);
   Result<std::string> list(const std::string& after) const;
-  Result<std::vector<model::NamespaceDigest>> chosen(const std::string& prefix, bool unasked) const;
-  void drop(const std::vector<model::NamespaceDigest>& digests, TimePoint now, Answer answer);
+  enum class Unasked : std::uint8_t { kNo, kYes, kForced };
+  Result<std::vector<ssd::SpaceStatus>> chosen(const std::string& prefix, Unasked unasked) const;
+  void drop(const std::vector<ssd::SpaceStatus>& spaces, TimePoint now, Answer answer);
+  void poll_drops();
 
   cache::Core& core_;
   const mem::Pool& pool_;
   SsdTier* tier_;
   std::vector<Drop> drops_;
+  std::vector<Eviction> evictions_;
 };
 
 }  // namespace orbitkv::daemon

@@ -15,6 +15,7 @@ Status Manager::open_ssd() {
   options_.ssd->store.progress = [](const std::string& line) { ORBITKV_INFO("%s", line.c_str()); };
   options_.ssd->admission.seed = options_.core.seed[0];
   ORBITKV_ASSIGN_OR_RETURN(ssd_, SsdTier::open(*options_.ssd));
+  ORBITKV_INFO("%s", ssd_->opened_text().c_str());
   options_.pool.unit = ssd_->unit();
   return ok_status();
 }
@@ -27,7 +28,7 @@ Status Manager::watch_ssd() {
 // Results of the device wake the loop; a timer stands for what only time brings.
 bool Manager::poll_ssd(TimePoint now) {
   const bool busy = ssd_->poll(host_->core(), now);
-  control_->poll();
+  control_->poll(now);
   if (draining_ && busy && !loop_->stopped()) check_drained();
   const TimePoint due = ssd_->due();
   if (due == ssd_due_) return busy;

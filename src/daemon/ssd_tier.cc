@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/text.h"
 
 namespace orbitkv::daemon {
 namespace {
@@ -19,6 +20,15 @@ cache::TierRef tier_of(ssd::StoredRef ref) {
 }
 cache::TransferId transfer_of(ssd::TransferId id) {
   return cache::TransferId(id.value);
+}
+
+const char* policy_name(ssd::WritePolicy policy) {
+  switch (policy) {
+    case ssd::WritePolicy::kAll: return "all";
+    case ssd::WritePolicy::kReuse: return "reuse";
+    case ssd::WritePolicy::kAuto: break;
+  }
+  return "auto";
 }
 
 ssd::SpaceShape shape_of(const model::RankRegistration& rank, const model::GroupShape& group) {
@@ -42,21 +52,61 @@ Result<std::unique_ptr<SsdTier>> SsdTier::open(const Options& options) {
   return tier;
 }
 
-Status SsdTier::add_slab(const mem::SlabInfo& slab) {
-  ORBITKV_RETURN_IF_ERROR(mapping_->add(slab));
-  io_->add_memory(mapping_->slab(slab.id));
-  return ok_status();
+void SsdTier::add_slab(const mem::SlabInfo& slab) {
+  if (!map(slab)) unmapped_.push_back(slab);
+}
+
+bool SsdTier::map(const mem::SlabInfo& slab) {
+  const Status mapped = mapping_->add(slab);
+  if (mapped.ok()) {
+    io_->add_memory(mapping_->slab(slab.id));
+  } else if (unmapped_.empty()) {
+    ORBITKV_WARN(
+        "blocks in a slab of %llu MiB are not kept on SSD: %s; raise vm.max_map_count or the limit of "
+        "address space (ulimit -v); it is tried again",
+        static_cast<unsigned long long>(slab.bytes.value >> 20), mapped.error().message().c_str());
+  }
+  return mapped.ok();
+}
+
+void SsdTier::map_waiting() {
+  if (unmapped_.empty()) return;
+  std::erase_if(unmapped_, [this](const mem::SlabInfo& slab) { return map(slab); });
+}
+
+std::string SsdTier::opened_text() const {
+  std::string text = "SSD store:";
+  const char* before = " ";
+  for (const ssd::PathStatus& path : store_->paths()) {
+    text += format_text("%s%s, %llu MiB", std::exchange(before, "; "), path.path.c_str(),
+                        static_cast<unsigned long long>(path.capacity.value >> 20));
+  }
+  const ssd::StoreStats stats = store_->stats();
+  text += format_text("; policy %s, ", policy_name(admission_config_.policy));
+  if (const std::uint64_t daily = admission_config_.daily_budget.value; daily > 0)
+    text += format_text("%llu MiB a day, ", static_cast<unsigned long long>(daily >> 20));
+  return text + format_text("by %s; %llu blocks found in %.2f s", io_->name(),
+                            static_cast<unsigned long long>(stats.recovered), stats.recovery_seconds);
+}
+
+// What reclaim copies forward wears the drive as a write of a block does.
+void SsdTier::charge_copies(TimePoint now) {
+  const ByteCount copied = store_->reinserted();
+  if (copied == copies_charged_) return;
+  admission_.copied(copied - copies_charged_, now);
+  copies_charged_ = copied;
 }
 
 bool SsdTier::poll(cache::Core& core, TimePoint now) {
   events_.clear();
   store_->poll(now, events_);
+  charge_copies(now);
   for (const ssd::StoreEvent& event : events_) {
     switch (event.kind) {
       case ssd::StoreEvent::Kind::kRead: core.loaded(transfer_of(event.transfer), event.ok, now); break;
       case ssd::StoreEvent::Kind::kWritten: {
         auto charged = writes_.extract(event.transfer);
-        if (!event.ok && !charged.empty()) admission_.refused(charged.mapped());
+        if (!event.ok && !charged.empty()) admission_.refused(charged.mapped().key, charged.mapped().bytes);
         core.stored(transfer_of(event.transfer), event.ok, now);
         break;
       }
@@ -69,10 +119,25 @@ bool SsdTier::poll(cache::Core& core, TimePoint now) {
 
 // ---- spaces ----
 
+// An eighth of the day's bytes may come at once: a block that is larger never fits.
+void SsdTier::warn_of_budget(const ssd::SpaceShape& shape) const {
+  const ByteCount daily = admission_config_.daily_budget;
+  const ByteCount block(shape.slot_bytes * shape.shards);
+  if (daily == ByteCount() || daily.value / 8 >= block.value) return;
+  ORBITKV_WARN(
+      "blocks of group %u are not written to SSD: eight of them, of %llu bytes each, are more than "
+      "--ssd-daily-write-budget, %llu bytes; give at least %llu",
+      shape.group.value, static_cast<unsigned long long>(block.value),
+      static_cast<unsigned long long>(daily.value), static_cast<unsigned long long>(8 * block.value));
+}
+
 cache::TierSpace SsdTier::open_space(const model::RankRegistration& rank, GroupId group) {
+  asked_for_any_ = true;
   for (const model::GroupShape& shape : rank.groups) {
     if (shape.group != group) continue;
-    auto space = store_->intern(shape_of(rank, shape));
+    const ssd::SpaceShape stored = shape_of(rank, shape);
+    auto space = store_->intern(stored);
+    if (space.ok()) warn_of_budget(stored);
     if (space.ok()) return cache::TierSpace(space->value);
     ORBITKV_WARN("blocks of group %u are not kept on SSD: %s", group.value, space.error().message().c_str());
   }
@@ -95,6 +160,8 @@ Result<cache::TransferId> SsdTier::load(const Key&, cache::TierRef record,
                                         std::span<const mem::Extent::Words> slots,
                                         std::span<cache::LoadedSlot> slots_out) {
   slots_.clear();
+  for (const mem::Extent::Words& slot : slots)
+    if (!mapped(slot)) return recompute("a slab of the pool is not mapped for SSD I/O");
   for (const mem::Extent::Words& slot : slots) slots_.push_back({mapping_->extent(slot), {}});
   ORBITKV_ASSIGN_OR_RETURN(const ssd::TransferId id, store_->read(stored_of(record), slots_));
   for (std::size_t i = 0; i < slots.size(); ++i)
@@ -105,16 +172,23 @@ Result<cache::TransferId> SsdTier::load(const Key&, cache::TierRef record,
 Result<cache::TransferId> SsdTier::store(const Key& key, std::span<const cache::SlotWords> slots) {
   slots_.clear();
   ByteCount bytes;
+  bool reachable = true;
   for (const cache::SlotWords& slot : slots) {
-    slots_.push_back({mapping_->extent(slot.extent), {slot.digest, slot.revision}});
+    reachable = reachable && mapped(slot.extent);
     bytes += slot.extent.bytes;
   }
+  if (!reachable) {
+    admission_.refused(admission_key(key), bytes);
+    return busy("a slab of the pool is not mapped for SSD I/O");
+  }
+  for (const cache::SlotWords& slot : slots)
+    slots_.push_back({mapping_->extent(slot.extent), {slot.digest, slot.revision}});
   auto id = store_->write(space_of(key.space), key.hash, slots_);
   if (!id.ok()) {
-    admission_.refused(bytes);
+    admission_.refused(admission_key(key), bytes);
     return id.error();
   }
-  writes_.emplace(*id, bytes);
+  writes_.emplace(*id, Charged{admission_key(key), bytes});
   return transfer_of(*id);
 }
 

@@ -38,8 +38,10 @@ class SsdTier final : public cache::Tier {
   std::uint32_t unit() const { return store_->unit(); }  // for mem::PoolConfig
   // The pool that slots come from; once, before the core is made.
   void use_pool(const mem::Pool& pool) { mapping_.emplace(pool); }
-  // A slab that has just been offered: mapped, and made known to the device.
-  Status add_slab(const mem::SlabInfo& slab);
+  // A slab that has just been offered: mapped, and made known to the device. What cannot be
+  // mapped is tried again by map_waiting(); until then its blocks are neither read nor written.
+  void add_slab(const mem::SlabInfo& slab);
+  void map_waiting();
 
   int completion_fd() const { return io_->completion_fd(); }
   bool active() const { return store_->active(); }
@@ -53,6 +55,8 @@ class SsdTier final : public cache::Tier {
   const ssd::Store& store() const { return *store_; }
   ssd::AdmissionStats admission_stats() const { return admission_.stats(); }
   const char* io_name() const { return io_->name(); }
+  std::string opened_text() const;                       // what there is, for the log at the start
+  bool asked_for_any() const { return asked_for_any_; }  // an engine has registered since the start
   // Drops of namespaces that have become durable, or could not, since the last call.
   std::vector<ssd::StoreEvent> take_flushed() { return std::exchange(flushed_, {}); }
 
@@ -72,16 +76,32 @@ class SsdTier final : public cache::Tier {
 
  private:
   SsdTier(std::unique_ptr<ssd::Io> io, const ssd::AdmissionConfig& admission)
-      : io_(std::move(io)), admission_(admission) {}
+      : io_(std::move(io)), admission_config_(admission), admission_(admission) {}
   ssd::AdmissionKey admission_key(const Key& key) const;
   static Answer answer(ssd::Verdict verdict);
+  bool map(const mem::SlabInfo& slab);
+  bool mapped(const mem::Extent::Words& words) const {
+    return unmapped_.empty() || !mapping_->slab(words.slab).empty();
+  }
+  void warn_of_budget(const ssd::SpaceShape& shape) const;
+  void charge_copies(TimePoint now);
+
+  // A write under way.
+  struct Charged {
+    ssd::AdmissionKey key;
+    ByteCount bytes;
+  };
 
   std::optional<mem::PoolMapping> mapping_;  // goes last: store_ and io_ wait for the device
   std::unique_ptr<ssd::Io> io_;
   std::unique_ptr<ssd::Store> store_;
+  const ssd::AdmissionConfig admission_config_;
   ssd::Admission admission_;
-  std::unordered_map<ssd::TransferId, ByteCount> writes_;  // under way: what they charged
-  std::vector<ssd::StoreEvent> events_;                    // of the poll() at hand
+  std::unordered_map<ssd::TransferId, Charged> writes_;
+  std::vector<mem::SlabInfo> unmapped_;
+  ByteCount copies_charged_;  // of the store's, when it reclaims
+  bool asked_for_any_ = false;
+  std::vector<ssd::StoreEvent> events_;  // of the poll() at hand
   std::vector<ssd::StoreEvent> flushed_;
   std::vector<ssd::StoredRef> found_;  // of the find() at hand
   std::vector<ssd::SlotMemory> slots_;

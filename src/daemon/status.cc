@@ -77,6 +77,7 @@ json ssd_json(const SsdTier& tier) {
            {{"admitted", admission.admitted},
             {"unlikely", admission.unlikely},
             {"over_budget", admission.over_budget},
+            {"refused", admission.refused},
             {"returned", admission.returned},
             {"lost", admission.lost}}}};
 }

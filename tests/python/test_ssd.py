@@ -140,17 +140,63 @@ def test_namespaces_are_listed_in_pieces_and_dropped_for_good(manager):
     manager.start()
     with Engine(manager, names[3]) as engine:
         assert engine.restored([3]) == 1
-        assert manager.command("ssd", "drop", "--unasked")["namespaces"] == 38
+        dropped = manager.command("ssd", "drop", "--unasked")
+        assert dropped["namespaces"] == 38
+        assert len(dropped["names"]) == 32  # what one answer holds
+        assert {each["namespace"] for each in dropped["names"]} < set(names) - {names[3], names[7]}
         (left,) = manager.command("ssd", "list")["namespaces"]
         assert left["namespace"] == names[3] and left["asked"]
     with Engine(manager, names[7]) as engine:
         assert engine.restored([7]) == 0
 
 
+def test_nothing_is_unasked_before_an_engine_has_registered(manager):
+    with Engine(manager) as engine:
+        engine.publish(manager, range(4))
+    manager.kill()
+    manager.start()
+    line = next(line for line in manager.text().splitlines() if "SSD store: " in line and "policy" in line)
+    assert "/store, 127 MiB; policy all" in line and "4 blocks found" in line
+    done = subprocess.run(
+        [binary(), "ssd", "drop", "--unasked", "--bootstrap-socket", manager.socket], capture_output=True, text=True
+    )
+    assert done.returncode != 0 and "--force" in done.stderr
+    assert manager.status()["ssd"]["records"] == 4
+    assert manager.command("ssd", "drop", "--unasked", "--force")["records"] == 4
+
+
+def test_an_eviction_that_waits_leaves_nothing_that_is_being_written(tmp_path):
+    """What is worth keeping is written first: without waiting it is still there."""
+    with manager_on(tmp_path, pool="16MiB", policy="auto") as manager:
+        with Engine(manager) as engine:
+            for at in range(0, 192, ROOM):
+                engine.save(range(at, at + ROOM))
+            answer = manager.command("evict", "--wait")
+            assert (answer["evicted"], answer["being_written"], answer["kept"]) == (192, 0, 0)
+            status = manager.status()
+            assert status["blocks"] == 0 and status["ssd"]["records"] == 192
+            assert status["ssd"]["admission"]["admitted"] == 192
+            assert status["ssd"]["admission"]["refused"] == 0
+            assert engine.restored(range(160, 192)) == ROOM
+
+
+def test_a_budget_that_no_block_fits_is_said_with_the_remedy(tmp_path):
+    with manager_on(tmp_path, extra=["--ssd-daily-write-budget", "500KiB"]) as manager:
+        with Engine(manager) as engine:
+            engine.save(range(8))
+            status = manager.wait_for(lambda s: s["blocks"] == 8, "the blocks")
+            assert status["ssd"]["admission"]["over_budget"] == 8 and status["ssd"]["records"] == 0
+        (line,) = [line for line in manager.text().splitlines() if "--ssd-daily-write-budget" in line]
+        assert "give at least 5" in line  # eight blocks of 64 KiB and their headers
+
+
 @pytest.mark.parametrize(
     "words, says",
     [
-        (["ssd", "drop", "ffff"], "no stored namespace begins with"),
+        (["ssd", "drop", "ffffffff"], "no stored namespace begins with"),
+        (["ssd", "drop", "fffffff"], "at least 8 digits"),
+        (["ssd", "drop", "--unasked"], "no engine has registered"),
+        (["ssd", "drop", "ffffffff", "--force"], "--force is for --unasked"),
         (["ssd", "drop"], "name one namespace"),
         (["evict", "--bytes", "much"], "is not a size"),
     ],

@@ -18,12 +18,11 @@ void print_ssd(const json& ssd) {
               size_of(ssd, "queued_bytes").c_str());
   if (const double written = ssd.at("written_bytes").get<double>(); written > 0)
     std::printf(", amplification %.2f", ssd.at("device_written_bytes").get<double>() / written);
-  const json& refused = ssd.at("refused");
   const json& admission = ssd.at("admission");
   std::printf(
-      "\n          not written: %llu for a full queue, %llu not expected back, %llu over the budget "
-      "(attempts)\n",
-      count_of(refused, "queue_full"), count_of(admission, "unlikely"), count_of(admission, "over_budget"));
+      "\n          blocks not written: %llu that the SSD did not take, %llu not expected back, %llu over the "
+      "budget\n",
+      count_of(admission, "refused"), count_of(admission, "unlikely"), count_of(admission, "over_budget"));
   for (const json& path : ssd.at("paths")) {
     std::printf("          %s: %s, %s of %s used\n", path.at("path").get<std::string>().c_str(),
                 path.at("state").get<std::string>().c_str(), size_of(path, "used").c_str(),

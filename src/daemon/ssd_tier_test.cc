@@ -1,0 +1,86 @@
+#include "daemon/ssd_tier.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+
+namespace orbitkv::daemon {
+namespace {
+
+constexpr ByteCount kBlock = 64 * kKiB;
+
+model::RankRegistration rank_of(const std::string& name_space) {
+  model::RankRegistration rank;
+  rank.name_space = name_space;
+  rank.world_size = 1;
+  model::GroupShape group;
+  group.shards = 1;
+  group.fragments.push_back({0, 0, kBlock});
+  rank.groups.push_back(group);
+  return rank;
+}
+
+class SsdTierTest : public testing::Test {
+ protected:
+  SsdTierTest() {
+    mem::PoolConfig config;
+    config.bytes = 4 * kMiB;
+    config.unit = 4096;
+    config.prefault = false;
+    pool_ = mem::Pool::create(config).value();
+  }
+  ~SsdTierTest() override { ::unlink(path_.c_str()); }
+
+  std::unique_ptr<SsdTier> open(ByteCount daily_budget = {}) {
+    SsdTier::Options options;
+    options.io = ssd::IoKind::kThreads;
+    options.store.segment = kMiB;
+    options.store.paths.push_back({path_, 16 * kMiB});
+    options.admission.policy = ssd::WritePolicy::kAll;
+    options.admission.daily_budget = daily_budget;
+    auto tier = SsdTier::open(options);
+    EXPECT_TRUE(tier.ok()) << tier.error().message();
+    (*tier)->use_pool(*pool_);
+    return *std::move(tier);
+  }
+
+  const std::string path_ = testing::TempDir() + "ssd_tier_test." + std::to_string(::getpid());
+  std::unique_ptr<mem::Pool> pool_;
+};
+
+TEST_F(SsdTierTest, SaysWhatItOpened) {
+  const std::string text = open(3 * kMiB)->opened_text();
+  EXPECT_NE(text.find(path_ + ", 15 MiB"), std::string::npos) << text;
+  for (const char* part : {"policy all", "3 MiB a day", "by threads", "0 blocks found"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST_F(SsdTierTest, KnowsWhetherAnEngineHasRegistered) {
+  const auto tier = open();
+  EXPECT_FALSE(tier->asked_for_any());
+  EXPECT_NE(tier->open_space(rank_of("{\"v\":1}"), GroupId(0)), cache::kNoTierSpace);
+  EXPECT_TRUE(tier->asked_for_any());
+}
+
+// No address space for it, say: its blocks stay in memory, and the Manager goes on.
+TEST_F(SsdTierTest, ASlabThatCannotBeMappedIsNoEnd) {
+  const auto tier = open();
+  mem::SlabInfo slab = pool_->collect_offered().at(0);
+  slab.bytes += ByteCount(4096);  // no slab of the pool has so many
+  tier->add_slab(slab);
+  tier->map_waiting();
+  const cache::TierSpace space = tier->open_space(rank_of("{\"v\":1}"), GroupId(0));
+  auto extent = pool_->allocate(kBlock);
+  ASSERT_TRUE(extent);
+  const mem::Extent::Words words = extent->dissolve();
+  const cache::SlotWords image{words, 1, AllocationId(1)};
+  EXPECT_EQ(tier->store({space, BlockHash{}}, {&image, 1}).error().code(), Code::kBusy);
+  EXPECT_EQ(tier->admission_stats().refused, 0u) << "nobody asked about it";
+  cache::LoadedSlot loaded;
+  EXPECT_EQ(tier->load({space, BlockHash{}}, {}, {&words, 1}, {&loaded, 1}).error().code(), Code::kRecompute);
+  pool_->release(mem::Extent::restore(words));
+}
+
+}  // namespace
+}  // namespace orbitkv::daemon
