@@ -14,7 +14,7 @@ namespace {
 
 constexpr TimePoint kStart{1'000'000'000};
 
-class HostTest : public testing::Test, private Host::Owner {
+class HostTest : public testing::Test, public Host::Owner {
  protected:
   HostTest() {
     mem::PoolConfig config;
