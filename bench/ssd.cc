@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <random>
+#include <utility>
 
 #include "base/text.h"
 #include "bench/fio.h"
@@ -192,8 +193,10 @@ std::vector<SsdCase> cases() {
 
 std::string ssd_case_names() {
   std::string out;
-  for (const SsdCase& what : cases()) out += what.name() + ", ";
-  return out + manager_read_names();
+  ssd::IoOp op = ssd::IoOp::kSync;  // a line for each
+  for (const SsdCase& what : cases())
+    out += (std::exchange(op, what.op) == what.op ? " " : "\n  ") + what.name();
+  return out + "\n  " + manager_read_names();
 }
 
 int run_ssd_bench(const Options& options) {

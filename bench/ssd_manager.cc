@@ -159,7 +159,7 @@ Status run_size(const Options& options, const ManagerReads& where, const BlockSi
 
 std::string manager_read_names() {
   std::string out;
-  for (const BlockSize& size : kSizes) out += std::string(out.empty() ? "" : ", ") + size.name;
+  for (const BlockSize& size : kSizes) out += std::string(out.empty() ? "" : " ") + size.name;
   return out;
 }
 
