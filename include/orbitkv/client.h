@@ -109,10 +109,25 @@ struct Candidates {
   std::vector<std::uint32_t> hit_positions;     // every position that is in memory
   std::vector<std::uint32_t> stored_positions;  // that is on SSD and not in memory
 };
+// One list that was asked under a request id. Asking another list raises the revision; polls
+// and cancels with an older one find nothing and touch nothing.
+struct Ticket {
+  std::uint16_t group = 0;
+  std::uint64_t revision = 0;  // a cancel's 0: whichever list it is
+};
+enum class Missing : std::uint8_t {
+  kNone = 0,
+  kGone = 1,      // not there, or it could not be read
+  kTimeout = 2,   // not in time
+  kUnknown = 99,  // the ticket is unknown: it ended, was cancelled or replaced, or is of an earlier
+                  // Manager. A miss of this attempt
+};
 struct Ready {
   std::uint32_t hit_blocks = 0;
   LeaseId lease;         // zero if hit_blocks = 0 or loading
-  bool loading = false;  // the run is on its way into memory: ask again with the same id and hashes
+  bool loading = false;  // the run is on its way into memory: poll, or ask with the same id and hashes
+  Ticket ticket;
+  Missing why = Missing::kNone;  // of polls that end with nothing
 };
 
 struct SaveGroup {
@@ -182,13 +197,21 @@ class Client {
 
   Outcome query_candidates(InstanceId instance, std::span<const BlockHash> hashes,
                            std::string_view request_id, std::uint16_t group, Candidates& out);
+  // A query or poll that is not answered in time gives back what its late answer leases.
   // Leases the leading run. The same request id and hashes answer the same lease again. While
   // blocks of the run come from SSD the answer is `loading`; it ends in a lease (perhaps of a
   // shorter run) within the Manager's --load-wait, so asking again every few milliseconds will do.
   Outcome query_prefetch(InstanceId instance, std::span<const BlockHash> hashes, std::string_view request_id,
                          std::uint16_t group, Ready& out);
+  // What query_prefetch would answer to the list of the ticket, without sending it again.
+  // A lease that this returns is not prolonged by polling on.
+  Outcome poll_query(InstanceId instance, std::string_view request_id, const Ticket& ticket, Ready& out);
   Outcome release(LeaseId lease);
-  Outcome cancel_query(InstanceId instance, std::string_view request_id, std::uint16_t group);
+  // A ticket of another revision is left alone.
+  Outcome cancel_query(InstanceId instance, std::string_view request_id, const Ticket& ticket);
+  Outcome cancel_query(InstanceId instance, std::string_view request_id, std::uint16_t group) {
+    return cancel_query(instance, request_id, Ticket{group, 0});
+  }
   Outcome ping();
 
   // A failing outcome: nothing was sent and no page is lent.

@@ -238,15 +238,21 @@ typedef struct orbitkv_hit {
   uint32_t blocks;      // 0: a miss
   int32_t loading;      // 1: they come from SSD and are not in memory yet; no lease so far
   orbitkv_lease lease;  // restore it or release it
+  uint64_t revision;    // of the list that was asked: rises when another is asked under the id
 } orbitkv_hit;
 // clang-format off
-#define ORBITKV_HIT_INIT {sizeof(orbitkv_hit), 0, 0, {{0}}}
+#define ORBITKV_HIT_INIT {sizeof(orbitkv_hit), 0, 0, {{0}}, 0}
 // clang-format on
 // Leases the leading run. The same request id and hashes are answered with the same lease
-// again. While `loading`, ask again every few milliseconds, or cancel: it ends in a lease,
+// again. While `loading`, poll or ask again every few milliseconds, or cancel: it ends in a lease,
 // perhaps of fewer blocks, or in a miss.
 ORBITKV_API orbitkv_action orbitkv_query_prefetch(orbitkv_client* client, const orbitkv_query* query,
                                                   orbitkv_hit* hit, orbitkv_error* error);
+// What query_prefetch would answer to the list that hit->revision names, without sending its
+// hashes again; those of the query are not looked at. A list that ended, was cancelled or
+// replaced, or is of an earlier Manager, is a miss.
+ORBITKV_API orbitkv_action orbitkv_poll_query(orbitkv_client* client, const orbitkv_query* query,
+                                              orbitkv_hit* hit, orbitkv_error* error);
 // Gives back a lease that is not restored, or not to its end. Of one that is gone already
 // nothing is left to do, which is OK. REJECT: it is another instance's.
 ORBITKV_API orbitkv_action orbitkv_release(orbitkv_client* client, const orbitkv_lease* lease,

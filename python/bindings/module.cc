@@ -86,12 +86,34 @@ nb::tuple query_candidates(Client& self, nb::bytes instance, const BlockHashes& 
   return nb::make_tuple(out.hit_blocks, out.hit_positions, out.stored_positions);
 }
 
+const char* name_of(client::Missing why) {
+  switch (why) {
+    case client::Missing::kNone: break;
+    case client::Missing::kGone: return "gone";
+    case client::Missing::kTimeout: return "timeout";
+    case client::Missing::kUnknown: return "unknown";
+  }
+  return "";
+}
+
+nb::tuple to_tuple(const client::Ready& r) {
+  return nb::make_tuple(r.hit_blocks, from_lease(r.lease), r.loading, r.ticket.revision, name_of(r.why));
+}
+
 nb::tuple query_prefetch(Client& self, nb::bytes instance, const BlockHashes& hashes,
                          const std::string& request_id, std::uint16_t group) {
   client::Ready out;
   const auto id = to_id<InstanceId>(instance);
   without_gil([&] { return self.query_prefetch(id, hashes.view(), request_id, group, out); });
-  return nb::make_tuple(out.hit_blocks, from_lease(out.lease), out.loading);
+  return to_tuple(out);
+}
+
+nb::tuple poll_query(Client& self, nb::bytes instance, const std::string& request_id, std::uint16_t group,
+                     std::uint64_t revision) {
+  client::Ready out;
+  const auto id = to_id<InstanceId>(instance);
+  without_gil([&] { return self.poll_query(id, request_id, {group, revision}, out); });
+  return to_tuple(out);
 }
 
 // groups: [(group, uint32 array of blocks, BlockHashes)]
@@ -252,11 +274,14 @@ void bind_client(nb::module_& m) {
           nb::arg("lease"))
       .def(
           "cancel_query",
-          [](Client& self, nb::bytes instance, const std::string& request_id, std::uint16_t group) {
+          [](Client& self, nb::bytes instance, const std::string& request_id, std::uint16_t group,
+             std::uint64_t revision) {
             const auto id = to_id<InstanceId>(instance);
-            without_gil([&] { return self.cancel_query(id, request_id, group); });
+            without_gil([&] { return self.cancel_query(id, request_id, client::Ticket{group, revision}); });
           },
-          nb::arg("instance"), nb::arg("request_id"), nb::arg("group"))
+          nb::arg("instance"), nb::arg("request_id"), nb::arg("group"), nb::arg("revision"))
+      .def("poll_query", &poll_query, nb::arg("instance"), nb::arg("request_id"), nb::arg("group"),
+           nb::arg("revision"))
       .def("ping", [](Client& self) { without_gil([&] { return self.ping(); }); })
       .def("start_save", &start_save, nb::arg("registration"), nb::arg("groups"), nb::arg("ready_stream"))
       .def("start_restore", &start_restore, nb::arg("registration"), nb::arg("loads"),

@@ -194,21 +194,33 @@ class CacheManagerClient:
         """Leases the leading run. The same request and hashes get the same lease again.
 
         Ready at once if all of the run is in memory. Loading while blocks of it come from SSD:
-        ask again with the same request and hashes. That ends in Ready, with fewer blocks where
+        poll_query(), or ask again with the same request and hashes. That ends in Ready, with fewer blocks where
         reading failed or took longer than the Manager's --load-wait. `wait_for_full_prefix`
         concerns blocks of other hosts and changes nothing yet.
         """
         del wait_for_full_prefix
-        blocks, lease, loading = self._core.query_prefetch(instance, self.hashes(hashes), req_id, group_id)
-        return QueryLoading(blocks) if loading else QueryReady(blocks, lease)
+        found = self._core.query_prefetch(instance, self.hashes(hashes), req_id, group_id)
+        return _query_answer(found, group_id)
+
+    def poll_query(self, instance: bytes, req_id: str, loading: QueryLoading) -> QueryReady | QueryLoading:
+        """What query_prefetch() would answer to the same hashes, without sending them again.
+
+        Where another list was asked under the request since, this answers Ready with no blocks,
+        as it does where the list has ended; the newer list is not touched.
+        """
+        found = self._core.poll_query(instance, req_id, loading.group_id, loading.revision)
+        return _query_answer(found, loading.group_id)
 
     def release(self, lease: bytes) -> None:
         """Gives back a lease that is not restored, or not to its end."""
         self._core.release(lease)
 
-    def cancel_query(self, instance: bytes, req_id: str, group_id: int = 0) -> None:
-        """Releases what query_prefetch leased for this request, if anything."""
-        self._core.cancel_query(instance, req_id, group_id)
+    def cancel_query(self, instance: bytes, req_id: str, group_id: int = 0, revision: int = 0) -> None:
+        """Releases what query_prefetch leased for this request, if anything.
+
+        revision: of the answer that is meant; 0 is whichever. An older one is left alone.
+        """
+        self._core.cancel_query(instance, req_id, group_id, revision)
 
     # ---- save ----
 
@@ -347,6 +359,11 @@ class CacheManagerClient:
                     self._lent.pop(other, None)
             self._sweep_at = max(_FEW_LENT, 2 * len(self._lent))
         self._lent[handle] = owned
+
+
+def _query_answer(found: tuple[int, bytes, bool, int, str], group_id: int) -> QueryReady | QueryLoading:
+    blocks, lease, loading, revision, why = found
+    return QueryLoading(blocks, group_id, revision) if loading else QueryReady(blocks, lease, revision, why)
 
 
 def _layer_spec(layer: Layer, size: int) -> _core.LayerSpec:

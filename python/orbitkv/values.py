@@ -62,17 +62,25 @@ class QueryCandidates:
 
 @dataclass(frozen=True)
 class QueryReady:
-    """The leading run is leased: restore it, or release the lease."""
+    """The leading run is leased: restore it, or release the lease.
+
+    why: of a poll that ends with no blocks: "gone", "timeout", or "unknown" (the query ended,
+    was cancelled or replaced, or is of an earlier Manager).
+    """
 
     hit_blocks: int
     lease: bytes
+    revision: int = field(default=0, compare=False)
+    why: str = ""
 
 
 @dataclass(frozen=True)
 class QueryLoading:
-    """The run is on its way from SSD into memory: ask again, or cancel_query()."""
+    """The run is on its way from SSD into memory: poll_query(), ask again, or cancel_query()."""
 
     hit_blocks: int
+    group_id: int = 0
+    revision: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ using RecordIndex = Id<struct RecordIndexTag, std::uint32_t>;        // grant re
 using SlabId = Id<struct SlabIdTag, std::uint32_t>;                  // never reused in a pool
 using AllocationId = Id<struct AllocationIdTag, std::uint64_t>;      // never reused in a pool
 using RegistrationId = Id<struct RegistrationIdTag, std::uint64_t>;  // its generation too
+using Revision = Id<struct RevisionTag, std::uint64_t>;              // of a ticket: rises, 0 is none
 using GroupId = Id<struct GroupIdTag, std::uint16_t>;
 using ShardId = Id<struct ShardIdTag, std::uint16_t>;
 using NamespaceIndex = Id<struct NamespaceIndexTag, std::uint32_t>;  // interned, Manager only

@@ -47,7 +47,7 @@ struct Core::Impl {
         instances(namespaces, largest_slab(pool_in)),
         operations(sessions, instances),
         loads({images, namespaces, pool_in, tier_in}),
-        leases({c.lease_ttl, c.load_wait, c.seed}, images, sessions, loads, tier_in),
+        leases({c.lease_ttl, c.reply_ttl, c.load_wait, c.seed}, images, sessions, loads, tier_in),
         spill({images, namespaces, pool_in, tier_in}),
         grants({ports, images, namespaces, sessions, operations}),
         publisher({ports, images, instances, operations, grants, spill, c.publish_wait}),
@@ -257,10 +257,15 @@ Status Core::release(SessionId session_id, LeaseId id) {
   return ok_status();
 }
 
-Status Core::cancel_query(SessionId session, InstanceId instance, GroupId group,
-                          std::string_view request_id) {
+Result<TicketAnswer> Core::poll(SessionId session, const TicketName& ticket, Revision revision,
+                                TimePoint now) {
   if (impl_->sessions.open_session(session) == nullptr) return session_closed(session);
-  return impl_->leases.cancel(session, {instance, group, QueryMode::kRead, request_id});
+  return impl_->leases.poll(session, ticket, revision, now);
+}
+
+Status Core::cancel(SessionId session, const TicketName& ticket, Revision revision) {
+  if (impl_->sessions.open_session(session) == nullptr) return session_closed(session);
+  return impl_->leases.cancel(session, ticket, revision);
 }
 
 // ---- completions ----
@@ -358,6 +363,8 @@ CoreStats Core::stats() const {
   s.waits = saves.waits + loads.waits;
   s.expired_leases = leases.expired;
   s.quarantined_extents = images.quarantined_extents;
+  s.undelivered = leases.undelivered;
+  s.tickets = impl_->leases.tickets();
   s.leased = images.pinned;
   s.quarantined = impl_->pool.stats().quarantined;
   impl_->add_tier_stats(s);

@@ -55,11 +55,13 @@ class Ports {
 struct CoreConfig {
   std::uint32_t max_blocks = 1u << 20;  // residency table; more than fits is evicted
   Duration lease_ttl = seconds(600);
-  Duration load_wait = seconds(5);          // for blocks of a query to come from the tier, all in all
-  Duration publish_wait = seconds(2);       // for another publisher of the same block
-  Duration incomplete_ttl = seconds(60);    // image without an open grant that never completes
-  ByteCount eviction_batch = 8 * kMiB;      // evicted at least, once anything is
-  std::array<std::uint64_t, 2> seed{1, 2};  // of lease ids and table hashes: getrandom in the daemon
+  Duration reply_ttl = seconds(60);       // a result that nobody fetches
+  Duration load_wait = seconds(5);        // for blocks of a query to come from the tier, all in all
+  Duration publish_wait = seconds(2);     // for another publisher of the same block
+  Duration incomplete_ttl = seconds(60);  // image without an open grant that never completes
+  ByteCount eviction_batch = 8 * kMiB;    // evicted at least, once anything is
+  std::array<std::uint64_t, 2> seed{1,
+                                    2};  // of lease ids, revisions and table hashes: getrandom in the daemon
 };
 
 enum class QueryMode : std::uint8_t { kDiscover = 1, kRead = 2 };
@@ -77,12 +79,38 @@ struct QueryPart {
 };
 struct QueryAnswer {
   std::uint32_t hit_blocks = 0;  // leading run over the parts so far: resident, loading or stored
-  std::uint64_t revision = 0;
+  Revision revision;             // read mode; of the ticket
   LeaseId lease;
   std::vector<std::uint64_t> resident;  // bitmap of this part
   std::vector<std::uint64_t> stored =
       {};                // likewise: not resident, but in the tier; empty: none or not looked
   bool loading = false;  // read mode, last part: ask again, blocks of the run are on their way
+};
+
+// A query under its request id, from its first part to the end of what it leased. With a
+// revision, which rises when another list is asked under the id, a ticket names one list.
+struct TicketName {
+  InstanceId instance;
+  GroupId group;
+  std::string_view request_id;
+};
+enum class TicketState : std::uint8_t {
+  kUnknown,  // no such ticket, or of another revision: nothing was touched. A miss of the attempt
+  kLoading,
+  kReady,
+  kMissing,  // it ended with nothing to lease; told once
+};
+enum class Missing : std::uint8_t {
+  kNone,
+  kGone,     // not there, or it could not be read
+  kTimeout,  // not in time
+};
+struct TicketAnswer {
+  TicketState state = TicketState::kUnknown;
+  Missing why = Missing::kNone;
+  std::uint32_t hit_blocks = 0;
+  Revision revision;
+  LeaseId lease;  // ready
 };
 
 struct PublishInput {
@@ -124,6 +152,8 @@ struct CoreStats {
   std::uint64_t failed_verifications = 0, failed_restores = 0;
   std::uint64_t waits = 0;  // grants put off (bank full, other publisher)
   std::uint64_t expired_leases = 0, quarantined_extents = 0;
+  std::uint64_t undelivered = 0;  // results that nobody fetched in time
+  std::uint32_t tickets = 0;      // unfinished
   ByteCount leased, quarantined;
 
   // Blocks from the tier. `loads` were begun; each lands, fails (by the tier's word), turns
@@ -185,7 +215,11 @@ class Core {
   // the grant follows, or fail() with kRecompute.
   Result<std::uint32_t> restore(const RestoreInput& in, TimePoint now);
   Status release(SessionId session, LeaseId lease);
-  Status cancel_query(SessionId session, InstanceId instance, GroupId group, std::string_view request_id);
+  // What query() would answer to the same list, without the list. Submits nothing and does not
+  // lengthen a lease. kReject: the ticket is another session's.
+  Result<TicketAnswer> poll(SessionId session, const TicketName& ticket, Revision revision, TimePoint now);
+  // Revision 0: whichever. Of another revision, or unknown: nothing to do.
+  Status cancel(SessionId session, const TicketName& ticket, Revision revision = {});
 
   // ---- completions ----
   void drained(const OperationKey& op, const DrainReport& report, TimePoint now);

@@ -225,13 +225,12 @@ TEST(CoreQuery, ReleaseAndCancelEndALease) {
   const LeaseId a = f.w.read(f.e.scheduler, hashes(0, 3), "a").lease;
   const LeaseId b = f.w.read(f.e.scheduler, hashes(0, 3), "b").lease;
   EXPECT_EQ(code_of(f.w.core->release(stranger.worker, a)), Code::kReject);
-  EXPECT_EQ(code_of(f.w.core->cancel_query(stranger.scheduler, instance_id(1), GroupId(0), "b")),
-            Code::kReject);
+  EXPECT_EQ(code_of(f.w.core->cancel(stranger.scheduler, {instance_id(1), GroupId(0), "b"})), Code::kReject);
   EXPECT_EQ(f.leases(), 2u);
   EXPECT_TRUE(f.w.core->release(f.e.worker, a).ok()) << "any session of the instance";
   EXPECT_TRUE(f.w.core->release(f.e.worker, a).ok()) << "gone already: nothing to do";
-  EXPECT_TRUE(f.w.core->cancel_query(f.e.scheduler, instance_id(1), GroupId(0), "b").ok());
-  EXPECT_TRUE(f.w.core->cancel_query(f.e.scheduler, instance_id(1), GroupId(0), "b").ok());
+  EXPECT_TRUE(f.w.core->cancel(f.e.scheduler, {instance_id(1), GroupId(0), "b"}).ok());
+  EXPECT_TRUE(f.w.core->cancel(f.e.scheduler, {instance_id(1), GroupId(0), "b"}).ok());
   EXPECT_EQ(f.leases(), 0u);
   EXPECT_EQ(f.w.core->stats().leased, ByteCount(0));
   EXPECT_EQ(code_of(f.w.restore(f.w.next_op(f.e.worker), f.e.registration, b, blocks(0, 1))),
@@ -295,7 +294,7 @@ TEST(CoreQuery, LimitsAreAnswers) {
   huge.request_id = "t";
   EXPECT_EQ(code_of(f.ask(huge)), Code::kBusy);
   for (const char* id : {"r", "s"}) {
-    ASSERT_TRUE(f.w.core->cancel_query(f.e.scheduler, instance_id(1), GroupId(0), id).ok());
+    ASSERT_TRUE(f.w.core->cancel(f.e.scheduler, {instance_id(1), GroupId(0), id}).ok());
   }
   for (std::uint32_t i = 0; i < limits::kQueriesPerSession; ++i) {
     ASSERT_TRUE(f.ask(f.w.part(one, std::to_string(i))).ok());

@@ -344,7 +344,7 @@ TEST(CoreSpill, publish_meets_load_given_up) {
   const OperationKey op = m.t->next_op(m.e.worker);
   ASSERT_TRUE(m.t->publish(op, m.e.registration, hashes(5, 1)).ok());
   EXPECT_FALSE(m.t->ports.granted.contains(op));
-  ASSERT_TRUE(m.t->core->cancel_query(m.e.scheduler, instance_id(1), GroupId(0), "q").ok());
+  ASSERT_TRUE(m.t->core->cancel(m.e.scheduler, {instance_id(1), GroupId(0), "q"}).ok());
   m.t.wait(milliseconds(1));
   EXPECT_TRUE(m.t->ports.granted.contains(op));
 }

@@ -48,6 +48,19 @@ Status check_part(const QueryPart& part) {
   return ok_status();
 }
 
+std::uint64_t first_revision(const std::array<std::uint64_t, 2>& seed) {
+  const std::array<std::uint64_t, 3> in{seed[0], seed[1], 0};
+  const auto digest = sha256(std::as_bytes(std::span(in)));
+  std::uint64_t out = 0;
+  std::memcpy(&out, digest.data(), sizeof out);
+  return out >> 1;  // it rises and never comes round to 0
+}
+
+// Whether the list of a query may be asked again.
+bool answers_again(LeaseState state) {
+  return state == LeaseState::kReady || state == LeaseState::kLoading || state == LeaseState::kMissed;
+}
+
 Error out_of_order(std::uint32_t expected, const QueryPart& part) {
   return reject(format_text("part starts at %u of %u, expected %u; parts come in order, 0 starts again",
                             part.first, part.total, expected));
@@ -74,8 +87,19 @@ std::size_t Leases::Hash::operator()(const LeaseId& id) const {
   return h;
 }
 
+// Revisions of one life of the Manager mean nothing to the next, so they begin anywhere.
+Leases::Leases(const Config& config, Images& images, Sessions& sessions, Loads& loads, Tier* tier)
+    : config_(config),
+      images_(images),
+      sessions_(sessions),
+      loads_(loads),
+      tier_(tier),
+      last_revision_(first_revision(config.seed)) {}
+
 Leases::~Leases() {
-  while (oldest_ != kNoLink) retire(oldest_, LeaseEvent::kCancel);
+  for (std::uint32_t i = 0; i < leases_.size(); ++i) {
+    if (leases_[i].state != LeaseState::kRetired) retire(i, LeaseEvent::kCancel);
+  }
 }
 
 // Ids must not be guessable: whoever names a lease may consume it.
@@ -88,82 +112,6 @@ LeaseId Leases::make_id() {
 }
 
 // ---- query ----
-
-// A bit for each of at most 64 lookups whose image is sealed; of the others only those that
-// load keep their record.
-std::uint64_t Leases::resident_word(std::span<Lookup> lookups) const {
-  std::uint64_t word = 0;
-  for (std::size_t i = 0; i < lookups.size(); ++i) {
-    RecordId& record = lookups[i].record;
-    if (record == kNoRecord) continue;
-    if (images_.sealed(record)) {
-      word |= std::uint64_t{1} << i;
-    } else if (!images_.loading(record)) {
-      record = kNoRecord;
-    }
-  }
-  return word;
-}
-
-void Leases::look_up(Seen& seen, QueryAnswer& answer) {
-  const std::size_t n = seen.part.hashes.size();
-  if (lookups_.size() < n) lookups_.resize(n);
-  images_.table().find_batch(seen.target.space, seen.part.hashes, lookups_);
-  answer.resident.resize((n + 63) / 64);
-  std::size_t run = 0, resident = 0;
-  for (std::size_t first = 0; first < n; first += 64) {
-    const std::uint64_t word =
-        resident_word(std::span(lookups_).subspan(first, std::min<std::size_t>(64, n - first)));
-    answer.resident[first / 64] = word;
-    if (run == first) run += static_cast<std::size_t>(std::countr_one(word));
-    resident += static_cast<std::size_t>(std::popcount(word));
-  }
-  seen.lookups = std::span(lookups_).first(n);
-  seen.run = static_cast<std::uint32_t>(run);
-  seen.complete = resident == n;
-}
-
-// All of the part at once: what is not resident, and behind the first such block also what
-// is where room for the loads may evict it.
-void Leases::ask_tier(Seen& seen, QueryAnswer& answer) {
-  if (tier_ == nullptr || seen.target.tier == kNoTierSpace || seen.complete) return;
-  const std::size_t n = seen.part.hashes.size();
-  answer.stored.assign((n + 63) / 64, 0);
-  const auto mark = [&](std::size_t i) { answer.stored[i / 64] |= std::uint64_t{1} << (i % 64); };
-  asked_.clear();
-  asked_at_.clear();
-  for (std::uint32_t i = seen.run; i < n; ++i) {
-    const RecordId record = seen.lookups[i].record;
-    if (record != kNoRecord && images_.loading(record)) {
-      mark(i);
-    } else if (record == kNoRecord || (seen.takes && !asked_.empty())) {
-      asked_.push_back(seen.part.hashes[i]);
-      asked_at_.push_back(i);
-    }
-  }
-  asked_found_.assign(asked_.size(), {});
-  tier_->find(seen.target.tier, asked_, asked_found_);
-  stored_.assign(n, {});
-  for (std::size_t k = 0; k < asked_.size(); ++k) {
-    if (!asked_found_[k]) continue;
-    const std::uint32_t i = asked_at_[k];
-    stored_[i] = asked_found_[k];
-    if (seen.lookups[i].record == kNoRecord) mark(i);
-  }
-  seen.stored = stored_;
-}
-
-void Leases::tell_tier(const Seen& seen, const QueryAnswer& answer) const {
-  if (tier_ == nullptr || seen.target.tier == kNoTierSpace || seen.part.hashes.empty()) return;
-  tier_->asked(seen.target.tier, {seen.part.hashes, answer.resident, answer.stored},
-               {seen.part.first, seen.part.total});
-}
-
-std::uint32_t Leases::Seen::reach() const {
-  std::uint32_t i = run;
-  while (i < lookups.size() && at_hand(i)) ++i;
-  return i;
-}
 
 Result<QueryAnswer> Leases::query(SessionId session, const QueryPart& part, const Target& target,
                                   TimePoint now) {
@@ -179,7 +127,7 @@ Result<QueryAnswer> Leases::query(SessionId session, const QueryPart& part, cons
   }
   ORBITKV_ASSIGN_OR_RETURN(const std::uint32_t index, prepare(session, seen, answer));
   Lease& lease = leases_[index];
-  if (lease.state == LeaseState::kReady || lease.state == LeaseState::kLoading) {
+  if (answers_again(lease.state)) {
     if (recognise(lease, seen)) {
       answer_again(index, seen, answer);
       return answer;
@@ -197,14 +145,15 @@ void Leases::answer_again(std::uint32_t index, const Seen& seen, QueryAnswer& an
       std::min(lease.hits, seen.part.first + static_cast<std::uint32_t>(seen.part.hashes.size()));
   answer.revision = lease.revision;
   if (!seen.last()) return;
+  if (lease.state == LeaseState::kMissed) return retire(index, LeaseEvent::kTold);
   answer.loading = lease.state == LeaseState::kLoading;
   step(lease.state, LeaseEvent::kSameList);
-  refresh(index, seen.now);
+  if (lease.state == LeaseState::kReady) deliver(index, seen.now);
   answer.lease = lease.id;
 }
 
 // The object that takes this part, in state kCollecting or (perhaps the same list again)
-// kLoading or kReady.
+// kLoading, kReady or kMissed.
 Result<std::uint32_t> Leases::prepare(SessionId session, Seen& seen, QueryAnswer& answer) {
   const QueryPart& part = seen.part;
   const auto it = by_name_.find(QueryNameView{part.instance, part.group, part.mode, part.request_id});
@@ -215,7 +164,7 @@ Result<std::uint32_t> Leases::prepare(SessionId session, Seen& seen, QueryAnswer
     return reject(
         format_text("request id is in use by session %u of the same instance", lease.session.value));
   }
-  const bool again = lease.state == LeaseState::kReady || lease.state == LeaseState::kLoading;
+  const bool again = answers_again(lease.state);
   if (part.first == 0) {
     lease.again_next = 0;
     lease.again_digest = {};
@@ -243,6 +192,10 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
   }
   auto metadata = session.metadata->reserve(list_bytes(part.total));
   if (!metadata) return metadata_full(*session.metadata);
+  if (Status counted = tickets_.open(session); !counted.ok()) {
+    session.metadata->release(std::move(*metadata));
+    return counted.error();
+  }
   if (free_.empty()) {
     free_.push_back(static_cast<std::uint32_t>(leases_.size()));
     leases_.emplace_back();
@@ -254,26 +207,30 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
   fresh.name = {part.instance, part.group, part.mode, std::string(part.request_id)};
   fresh.session = session_id;
   fresh.state = LeaseState::kCollecting;
-  fresh.revision = ++last_revision_;
+  fresh.revision = Revision(++last_revision_);
   fresh.total = part.total;
   fresh.early = part.early_lease;
   fresh.ranks = seen.target.ranks;
   fresh.started = seen.now;
+  fresh.unfinished = true;
   fresh.records = std::move(lease.records);  // empty, for their capacity
   fresh.consumed = std::move(lease.consumed);
   fresh.metadata = std::move(*metadata);
   lease = std::move(fresh);
   by_name_.emplace(lease.name, index);
   ++session.queries;
-  refresh(index, seen.now);
+  collect(index);
   return index;
 }
 
 // Another list under the same name: the first `kept` records stay, the rest and the old
-// lease id go.
+// lease id go. The wait of an unfinished one goes on: changing the list wins no time.
 Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, QueryAnswer& answer) {
   Lease& lease = leases_[index];
   Session& session = sessions_.at(lease.session);
+  if (!lease.unfinished) ORBITKV_RETURN_IF_ERROR(tickets_.open(session));
+  const bool goes_on = lease.unfinished && lease.state != LeaseState::kMissed;
+  lease.unfinished = true;
   if (lease.id) {
     by_id_.erase(lease.id);
     lease.id = {};
@@ -286,20 +243,22 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
     return metadata_full(*session.metadata);
   }
   lease.metadata = std::move(*metadata);
-  end_wait(index);
   step(lease.state, LeaseEvent::kNewList);
   const bool gives_up_loads = lease.pending > 0;
   unpin_from(index, kept);
   if (gives_up_loads) look_up(seen, answer);
-  lease.revision = ++last_revision_;
+  lease.revision = Revision(++last_revision_);
   lease.total = seen.part.total;
   lease.early = seen.part.early_lease;
   lease.ranks = seen.target.ranks;
-  lease.started = seen.now;
+  if (!goes_on) lease.started = seen.now;
+  lease.delivered = false;
+  lease.why = Missing::kNone;
   lease.next = seen.part.first;
   lease.hits = kept;
   lease.run_open = kept == seen.part.first;
   lease.digest = lease.again_digest;
+  collect(index);
   return ok_status();
 }
 
@@ -341,9 +300,11 @@ void Leases::absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer) {
   if (!read) return;
   if (loads_.queued()) pump(seen.now);
   // What the tier has no more shortens the run, or ends it.
+  if (lease.state == LeaseState::kMissed) retire(index, LeaseEvent::kTold);
   const bool over = lease.state == LeaseState::kRetired;
   answer.hit_blocks = over ? 0 : lease.hits;
   if (over) return;
+  if (lease.id) deliver(index, seen.now);
   answer.lease = lease.id;
   answer.loading = lease.state == LeaseState::kLoading;
 }
@@ -352,13 +313,11 @@ void Leases::end_part(std::uint32_t index, const Seen& seen) {
   Lease& lease = leases_[index];
   if (!seen.last()) {
     step(lease.state, LeaseEvent::kPart);
-    refresh(index, seen.now);
   } else if (lease.records.empty()) {
     retire(index, LeaseEvent::kLastEmpty);
   } else if (lease.pending > 0) {
     step(lease.state, LeaseEvent::kLastLoading);
-    waits_.emplace(wait_end(lease), index);
-    refresh(index, seen.now);
+    deadlines_.set(index, Term::kWait, wait_end(lease));
   } else {
     step(lease.state, LeaseEvent::kLastPart);
     become_ready(index, seen.now);
@@ -373,7 +332,8 @@ void Leases::become_ready(std::uint32_t index, TimePoint now) {
   lease.ranks_left = lease.ranks;
   by_id_.emplace(lease.id, index);
   ++stats_.leases;
-  refresh(index, now);
+  close_ticket(lease);
+  deadlines_.set(index, Term::kUndelivered, now + config_.reply_ttl);
 }
 
 }  // namespace orbitkv::cache

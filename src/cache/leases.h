@@ -10,11 +10,9 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -24,6 +22,7 @@
 #include "cache/images.h"
 #include "cache/loads.h"
 #include "cache/sessions.h"
+#include "cache/tickets.h"
 #include "cache/transitions.h"
 #include "mem/budget.h"
 
@@ -53,7 +52,7 @@ struct Lease {
   QueryName name;
   SessionId session;
   LeaseState state = LeaseState::kRetired;
-  std::uint64_t revision = 0;
+  Revision revision;
   LeaseId id;                         // zero until the last part
   std::uint32_t total = 0, next = 0;  // hashes of the list; of them seen
   std::uint32_t hits = 0;             // leading run
@@ -68,16 +67,18 @@ struct Lease {
   // The same list may be asked again, in parts: how far it has been recognised.
   std::uint32_t again_next = 0;
   ListDigest again_digest;
-  TimePoint started;                               // the first part
-  TimePoint deadline;                              // of the lease; that of the wait is Leases::waits_
-  std::uint32_t older = kNoLink, newer = kNoLink;  // by deadline
+  TimePoint started;             // the first part; one wait for all stages begins here
+  bool unfinished = false;       // counted by TicketCounts
+  bool delivered = false;        // a reply with the lease was sent
+  Missing why = Missing::kNone;  // of a ticket that ended with nothing
   mem::Reservation metadata;
 };
 
 struct LeaseStats {
   std::uint32_t leases = 0;  // not counting queries that wait for parts
   std::uint64_t hits = 0, misses = 0, expired = 0;
-  std::uint64_t wait_timeouts = 0;  // of queries whose blocks had not all landed
+  std::uint64_t undelivered = 0;    // results that nobody fetched
+  std::uint64_t wait_timeouts = 0;  // of queries whose parts or blocks had not all come
   std::uint64_t early = 0;          // leased before the last block had landed
 };
 
@@ -85,11 +86,11 @@ class Leases {
  public:
   struct Config {
     Duration ttl;
+    Duration reply_ttl;
     Duration load_wait;  // from the first part
     std::array<std::uint64_t, 2> seed{};
   };
-  Leases(const Config& config, Images& images, Sessions& sessions, Loads& loads, Tier* tier)
-      : config_(config), images_(images), sessions_(sessions), loads_(loads), tier_(tier) {}
+  Leases(const Config& config, Images& images, Sessions& sessions, Loads& loads, Tier* tier);
   ~Leases();
 
   struct Target {
@@ -106,8 +107,9 @@ class Leases {
   // Rank `rank` has taken `blocks` more; the last of the last rank retires the lease.
   void consume(Lease& lease, std::uint16_t rank, std::uint32_t blocks);
   void release(Lease& lease);
+  Result<TicketAnswer> poll(SessionId session, const TicketName& ticket, Revision revision, TimePoint now);
   // Both modes. kReject: the query belongs to another session.
-  Status cancel(SessionId session, QueryNameView name);
+  Status cancel(SessionId session, const TicketName& ticket, Revision revision);
   void end_session(SessionId session);
   void end_instance(const InstanceId& instance);
   void expire(TimePoint now);
@@ -121,6 +123,7 @@ class Leases {
   TimePoint wait_end(const Lease& lease) const { return lease.started + config_.load_wait; }
 
   LeaseStats stats() const { return stats_; }
+  std::uint32_t tickets() const { return tickets_.all(); }
   std::uint32_t count(const InstanceId& instance) const;
 
  private:
@@ -180,12 +183,14 @@ class Leases {
   void cut(std::uint32_t index, std::uint32_t kept, TimePoint now);
   void land(std::uint32_t index, TimePoint now);
   void time_out(std::uint32_t index, TimePoint now);
-  void end_wait(std::uint32_t index);
+  void close_ticket(Lease& lease);
   bool nearly_there(const Lease& lease);
   void unpin_from(std::uint32_t index, std::size_t kept);
   void retire(std::uint32_t index, LeaseEvent event);
-  void refresh(std::uint32_t index, TimePoint now);
-  void unlink(std::uint32_t index);
+  void collect(std::uint32_t index);
+  void deliver(std::uint32_t index, TimePoint now);
+  void end_due(std::uint32_t index, TimePoint now);
+  TicketAnswer tell(std::uint32_t index, TimePoint now);
   std::uint32_t index_of(const Lease& lease) const { return by_name_.find(lease.name)->second; }
   LeaseId make_id();
 
@@ -198,9 +203,9 @@ class Leases {
   std::vector<std::uint32_t> free_;
   std::unordered_map<QueryName, std::uint32_t, Hash, Equal> by_name_;
   std::unordered_map<LeaseId, std::uint32_t, Hash> by_id_;
-  std::uint32_t oldest_ = kNoLink, newest_ = kNoLink;
-  std::uint64_t last_revision_ = 0, last_id_ = 0;
-  std::set<std::pair<TimePoint, std::uint32_t>> waits_;  // those in kLoading, by the end of their wait
+  std::uint64_t last_revision_, last_id_ = 0;
+  TicketCounts tickets_;
+  Deadlines deadlines_;
   // Of the part at hand.
   std::vector<Lookup> lookups_;
   std::vector<TierRef> stored_;

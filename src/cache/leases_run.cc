@@ -1,5 +1,6 @@
-// The run of a lease: what it pins and waits for, and how the waits and leases end.
+// The run of a lease: what is there, what it pins and waits for.
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 #include "base/text.h"
@@ -7,11 +8,83 @@
 
 namespace orbitkv::cache {
 
-namespace {
+// ---- what the tables and the tier say of a part ----
 
-constexpr std::size_t kKeptRecords = 1024;  // of a recycled object
+// A bit for each of at most 64 lookups whose image is sealed; of the others only those that
+// load keep their record.
+std::uint64_t Leases::resident_word(std::span<Lookup> lookups) const {
+  std::uint64_t word = 0;
+  for (std::size_t i = 0; i < lookups.size(); ++i) {
+    RecordId& record = lookups[i].record;
+    if (record == kNoRecord) continue;
+    if (images_.sealed(record)) {
+      word |= std::uint64_t{1} << i;
+    } else if (!images_.loading(record)) {
+      record = kNoRecord;
+    }
+  }
+  return word;
+}
 
-}  // namespace
+void Leases::look_up(Seen& seen, QueryAnswer& answer) {
+  const std::size_t n = seen.part.hashes.size();
+  if (lookups_.size() < n) lookups_.resize(n);
+  images_.table().find_batch(seen.target.space, seen.part.hashes, lookups_);
+  answer.resident.resize((n + 63) / 64);
+  std::size_t run = 0, resident = 0;
+  for (std::size_t first = 0; first < n; first += 64) {
+    const std::uint64_t word =
+        resident_word(std::span(lookups_).subspan(first, std::min<std::size_t>(64, n - first)));
+    answer.resident[first / 64] = word;
+    if (run == first) run += static_cast<std::size_t>(std::countr_one(word));
+    resident += static_cast<std::size_t>(std::popcount(word));
+  }
+  seen.lookups = std::span(lookups_).first(n);
+  seen.run = static_cast<std::uint32_t>(run);
+  seen.complete = resident == n;
+}
+
+// All of the part at once: what is not resident, and behind the first such block also what
+// is where room for the loads may evict it.
+void Leases::ask_tier(Seen& seen, QueryAnswer& answer) {
+  if (tier_ == nullptr || seen.target.tier == kNoTierSpace || seen.complete) return;
+  const std::size_t n = seen.part.hashes.size();
+  answer.stored.assign((n + 63) / 64, 0);
+  const auto mark = [&](std::size_t i) { answer.stored[i / 64] |= std::uint64_t{1} << (i % 64); };
+  asked_.clear();
+  asked_at_.clear();
+  for (std::uint32_t i = seen.run; i < n; ++i) {
+    const RecordId record = seen.lookups[i].record;
+    if (record != kNoRecord && images_.loading(record)) {
+      mark(i);
+    } else if (record == kNoRecord || (seen.takes && !asked_.empty())) {
+      asked_.push_back(seen.part.hashes[i]);
+      asked_at_.push_back(i);
+    }
+  }
+  asked_found_.assign(asked_.size(), {});
+  tier_->find(seen.target.tier, asked_, asked_found_);
+  stored_.assign(n, {});
+  for (std::size_t k = 0; k < asked_.size(); ++k) {
+    if (!asked_found_[k]) continue;
+    const std::uint32_t i = asked_at_[k];
+    stored_[i] = asked_found_[k];
+    if (seen.lookups[i].record == kNoRecord) mark(i);
+  }
+  seen.stored = stored_;
+}
+
+void Leases::tell_tier(const Seen& seen, const QueryAnswer& answer) const {
+  if (tier_ == nullptr || seen.target.tier == kNoTierSpace || seen.part.hashes.empty()) return;
+  tier_->asked(seen.target.tier, {seen.part.hashes, answer.resident, answer.stored},
+               {seen.part.first, seen.part.total});
+}
+
+std::uint32_t Leases::Seen::reach() const {
+  std::uint32_t i = run;
+  while (i < lookups.size() && at_hand(i)) ++i;
+  return i;
+}
 
 // ---- the run ----
 
@@ -103,148 +176,28 @@ void Leases::cut(std::uint32_t index, std::uint32_t kept, TimePoint now) {
   if (lease.state == LeaseState::kLoading && lease.pending == 0) land(index, now);
 }
 
-// Nothing is on its way any more, or nothing that must be waited for. A list of several parts that is being
-// asked again hears of an empty run with its last part.
+// Nothing is on its way any more, or nothing that must be waited for. That there is nothing is
+// a result, too: it waits to be told.
 void Leases::land(std::uint32_t index, TimePoint now) {
   Lease& lease = leases_[index];
-  end_wait(index);
   if (lease.hits > 0) {
     stats_.early += lease.pending > 0 ? 1 : 0;
     step(lease.state, LeaseEvent::kLanded);
     become_ready(index, now);
-  } else if (lease.again_next > 0) {
-    step(lease.state, LeaseEvent::kNewList);
-    lease.next = lease.again_next;
-    lease.digest = lease.again_digest;
-  } else {
-    retire(index, LeaseEvent::kLandedEmpty);
+    return;
   }
+  step(lease.state, LeaseEvent::kLandedEmpty);
+  deadlines_.set(index, Term::kUndelivered, now + config_.reply_ttl);
 }
 
 // The wait is over: the leading run that has landed is what there is. Reads drain.
 void Leases::time_out(std::uint32_t index, TimePoint now) {
-  const Lease& lease = leases_[index];
+  Lease& lease = leases_[index];
   const auto loads = [&](RecordId r) { return images_.loading(r); };
   const auto first = std::find_if(lease.records.begin(), lease.records.end(), loads);
   ++stats_.wait_timeouts;
+  lease.why = Missing::kTimeout;
   cut(index, static_cast<std::uint32_t>(first - lease.records.begin()), now);
-}
-
-void Leases::end_wait(std::uint32_t index) {
-  const Lease& lease = leases_[index];
-  if (lease.state == LeaseState::kLoading) waits_.erase({wait_end(lease), index});
-}
-
-// ---- ends ----
-
-Lease* Leases::find(const LeaseId& id) {
-  const auto it = by_id_.find(id);
-  return it == by_id_.end() ? nullptr : &leases_[it->second];
-}
-
-void Leases::consume(Lease& lease, std::uint16_t rank, std::uint32_t blocks) {
-  std::uint32_t& consumed = lease.consumed.at(rank);
-  consumed += blocks;
-  ORBITKV_CHECK(consumed <= lease.hits, "a rank consumed more than the lease holds");
-  if (consumed == lease.hits && --lease.ranks_left == 0) {
-    retire(index_of(lease), LeaseEvent::kConsumeLast);
-  } else {
-    step(lease.state, LeaseEvent::kConsume);
-  }
-}
-
-void Leases::release(Lease& lease) {
-  retire(index_of(lease), LeaseEvent::kRelease);
-}
-
-Status Leases::cancel(SessionId session, QueryNameView name) {
-  for (const QueryMode mode : {QueryMode::kDiscover, QueryMode::kRead}) {
-    name.mode = mode;
-    const auto it = by_name_.find(name);
-    if (it == by_name_.end()) continue;
-    const SessionId owner = leases_[it->second].session;
-    if (owner != session) {
-      return reject(format_text("the query belongs to session %u; only that one may cancel it", owner.value));
-    }
-    retire(it->second, LeaseEvent::kCancel);
-  }
-  return ok_status();
-}
-
-void Leases::end_session(SessionId session) {
-  for (std::uint32_t i = 0; i < leases_.size(); ++i) {
-    const Lease& l = leases_[i];
-    if (l.state != LeaseState::kRetired && l.session == session) retire(i, LeaseEvent::kCancel);
-  }
-}
-
-void Leases::end_instance(const InstanceId& instance) {
-  for (std::uint32_t i = 0; i < leases_.size(); ++i) {
-    const Lease& l = leases_[i];
-    if (l.state != LeaseState::kRetired && l.name.instance == instance) retire(i, LeaseEvent::kCancel);
-  }
-}
-
-void Leases::expire(TimePoint now) {
-  while (oldest_ != kNoLink && leases_[oldest_].deadline <= now) {
-    ++stats_.expired;
-    retire(oldest_, LeaseEvent::kExpire);
-  }
-  while (!waits_.empty() && waits_.begin()->first <= now) time_out(waits_.begin()->second, now);
-}
-
-std::uint32_t Leases::count(const InstanceId& instance) const {
-  const auto holds = [&](const Lease& l) { return l.id && l.name.instance == instance; };
-  return static_cast<std::uint32_t>(std::count_if(leases_.begin(), leases_.end(), holds));
-}
-
-// Those that still load are left first: what nobody else waits for goes back at once.
-void Leases::unpin_from(std::uint32_t index, std::size_t kept) {
-  Lease& lease = leases_[index];
-  if (kept >= lease.records.size()) return;
-  for (std::size_t i = kept; i < lease.records.size() && lease.pending > 0; ++i) {
-    if (!images_.loading(lease.records[i])) continue;
-    loads_.leave(lease.records[i], {LeaseIndex(index), static_cast<std::uint32_t>(i)});
-    --lease.pending;
-  }
-  images_.unpin(std::span(lease.records).subspan(kept));
-  lease.records.resize(kept);
-}
-
-void Leases::retire(std::uint32_t index, LeaseEvent event) {
-  Lease& lease = leases_[index];
-  end_wait(index);
-  step(lease.state, event);
-  unlink(index);
-  unpin_from(index, 0);
-  if (lease.records.capacity() > kKeptRecords) std::vector<RecordId>().swap(lease.records);
-  Session& session = sessions_.at(lease.session);
-  if (lease.metadata.open()) session.metadata->release(std::move(lease.metadata));
-  --session.queries;
-  if (lease.id) {
-    by_id_.erase(lease.id);
-    lease.id = {};
-    --stats_.leases;
-  }
-  by_name_.erase(by_name_.find(lease.name));
-  free_.push_back(index);
-}
-
-// All leases have one TTL, so the list stays in the order of deadlines.
-void Leases::refresh(std::uint32_t index, TimePoint now) {
-  Lease& lease = leases_[index];
-  if (lease.deadline.ns != 0) unlink(index);
-  lease.deadline = now + config_.ttl;
-  lease.older = newest_;
-  lease.newer = kNoLink;
-  (newest_ == kNoLink ? oldest_ : leases_[newest_].newer) = index;
-  newest_ = index;
-}
-
-void Leases::unlink(std::uint32_t index) {
-  const Lease& l = leases_[index];
-  (l.older == kNoLink ? oldest_ : leases_[l.older].newer) = l.newer;
-  (l.newer == kNoLink ? newest_ : leases_[l.newer].older) = l.older;
 }
 
 }  // namespace orbitkv::cache

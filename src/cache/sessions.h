@@ -21,6 +21,7 @@ struct Session {
   std::vector<OperationIndex> operation_of;  // by record
   std::uint32_t open_operations = 0;
   std::uint32_t queries = 0;              // of cache/leases.h
+  std::uint32_t tickets = 0;              // of them unfinished (cache/tickets.h)
   std::deque<OperationIndex> bank_queue;  // oldest first
   std::vector<RegistrationId> registrations;
 };

@@ -166,6 +166,7 @@ enum class LeaseState : std::uint8_t {
   kLoading,     // all parts are there, blocks of the run are on their way from the tier
   kReady,       // leased, no shard has consumed anything; of an early lease some blocks may be on their way
   kConsuming,   // some rank has consumed some range
+  kMissed,      // ended with nothing to lease, and nobody has been told: holds no pin
   kRetired,     // pins returned; the object is about to be reused
   kIllegal,
 };
@@ -183,6 +184,7 @@ enum class LeaseEvent : std::uint8_t {
   kRelease,
   kCancel,  // by name, or its session or instance ended
   kExpire,
+  kTold,  // a reply says that there is nothing
   kCount,
 };
 
@@ -190,17 +192,22 @@ namespace detail {
 using L = LeaseState;
 inline constexpr Transitions<LeaseState, LeaseEvent> kLease{{{
     // kPart, kLastPart, kLastLoading, kLastEmpty, kLanded, kLandedEmpty, kSameList, kNewList,
-    // kConsume, kConsumeLast, kRelease, kCancel, kExpire
+    // kConsume, kConsumeLast, kRelease, kCancel, kExpire, kTold
     {{L::kCollecting, L::kReady, L::kLoading, L::kRetired, L::kIllegal, L::kIllegal, L::kIllegal,
-      L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired}},  // kCollecting
-    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kReady, L::kRetired, L::kLoading, L::kCollecting,
-      L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired}},  // kLoading
+      L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired,
+      L::kIllegal}},  // kCollecting
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kReady, L::kMissed, L::kLoading, L::kCollecting,
+      L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired, L::kIllegal}},  // kLoading
     {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kReady, L::kCollecting,
-      L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired}},  // kReady
+      L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired, L::kIllegal}},  // kReady
     {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
-      L::kCollecting, L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired}},  // kConsuming
+      L::kCollecting, L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired,
+      L::kIllegal}},  // kConsuming
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
+      L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired,
+      L::kRetired}},  // kMissed
     {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
-      L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal}},  // kRetired
+      L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal}},  // kRetired
 }}};
 }  // namespace detail
 

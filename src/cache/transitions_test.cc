@@ -67,13 +67,14 @@ TEST(Transitions, Load) {
 
 TEST(Transitions, Lease) {
   // events: part last-part last-loading last-empty landed landed-empty same-list new-list
-  //         consume consume-last release cancel expire
-  // states: P collecting parts, L loading, R ready, C consuming, X retired
-  expect_cells<LeaseState, LeaseEvent, 5, 13>("PLRCX", {"PRLX---P---XX",    // collecting
-                                                        "----RXLP---XX",    // loading
-                                                        "------RPCXXXX",    // ready
-                                                        "-------PCXXXX",    // consuming
-                                                        "-------------"});  // retired
+  //         consume consume-last release cancel expire told
+  // states: P collecting parts, L loading, R ready, C consuming, M missed, X retired
+  expect_cells<LeaseState, LeaseEvent, 6, 14>("PLRCMX", {"PRLX---P---XX-",    // collecting
+                                                         "----RMLP---XX-",    // loading
+                                                         "------RPCXXXX-",    // ready
+                                                         "-------PCXXXX-",    // consuming
+                                                         "-------P---XXX",    // missed
+                                                         "--------------"});  // retired
 }
 
 TEST(Transitions, Restore) {

@@ -75,6 +75,15 @@ orbitkv_lease from_lease(const LeaseId& in) {
   return lease;
 }
 
+orbitkv_hit from_ready(const client::Ready& in) {
+  orbitkv_hit hit = ORBITKV_HIT_INIT;
+  hit.blocks = in.hit_blocks;
+  hit.loading = in.loading ? 1 : 0;
+  hit.lease = from_lease(in.lease);
+  hit.revision = in.ticket.revision;
+  return hit;
+}
+
 void copy_text(const std::string& text, std::span<char> field) {
   constexpr std::string_view kCut = "...";
   const std::size_t room = field.size() - 1;

@@ -35,6 +35,7 @@ Outcome to_restore(const orbitkv_restore* in, Restore& out);
 
 LeaseId to_lease(const orbitkv_lease& in);
 orbitkv_lease from_lease(const LeaseId& in);
+orbitkv_hit from_ready(const client::Ready& in);
 
 // Cut to the field with "..." at its end if it is too long.
 void copy_text(const std::string& text, std::span<char> field);

@@ -238,11 +238,26 @@ orbitkv_action orbitkv_query_prefetch(orbitkv_client* client, const orbitkv_quer
     orbitkv::client::Ready ready;
     outcome = c.query_prefetch(q.instance, q.hashes, q.request_id, q.group, ready);
     if (!outcome.ok()) return outcome;
-    orbitkv_hit value = ORBITKV_HIT_INIT;
-    value.blocks = ready.hit_blocks;
-    value.loading = ready.loading ? 1 : 0;
-    value.lease = orbitkv::capi::from_lease(ready.lease);
-    orbitkv::capi::write_sized(value, hit);
+    orbitkv::capi::write_sized(orbitkv::capi::from_ready(ready), hit);
+    return outcome;
+  });
+}
+
+orbitkv_action orbitkv_poll_query(orbitkv_client* client, const orbitkv_query* query, orbitkv_hit* hit,
+                                  orbitkv_error* error) {
+  return with_client(client, error, [&](Client& c) {
+    Outcome outcome = orbitkv::capi::check_out(hit);
+    if (!outcome.ok()) return outcome;
+    orbitkv_hit asked;
+    outcome = orbitkv::capi::read_sized(hit, asked);
+    if (!outcome.ok()) return outcome;
+    orbitkv::capi::Query q;
+    outcome = orbitkv::capi::to_query(query, q);
+    if (!outcome.ok()) return outcome;
+    orbitkv::client::Ready ready;
+    outcome = c.poll_query(q.instance, q.request_id, {q.group, asked.revision}, ready);
+    if (!outcome.ok()) return outcome;
+    orbitkv::capi::write_sized(orbitkv::capi::from_ready(ready), hit);
     return outcome;
   });
 }

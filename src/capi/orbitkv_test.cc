@@ -73,6 +73,11 @@ std::vector<Call> calls_of(Arguments& a) {
       {"query_candidates",
        [&](C c, E e) { return orbitkv_query_candidates(c, &a.query, &a.hits, nullptr, e); }},
       {"query_prefetch", [&](C c, E e) { return orbitkv_query_prefetch(c, &a.query, &a.hit, e); }},
+      {"poll_query",
+       [&](C c, E e) {
+         a.hit.revision = 1;
+         return orbitkv_poll_query(c, &a.query, &a.hit, e);
+       }},
       {"release", [&](C c, E e) { return orbitkv_release(c, &a.lease, e); }},
       {"cancel_query", [&](C c, E e) { return orbitkv_cancel_query(c, &a.query, e); }},
       {"start_save",
@@ -123,6 +128,10 @@ TEST(Orbitkv, NoArgumentIsAnAnswerOfEveryCall) {
   EXPECT_EQ(orbitkv_query_candidates(c, nullptr, nullptr, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_query_prefetch(c, &a.query, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_query_prefetch(c, nullptr, &a.hit, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_poll_query(c, &a.query, nullptr, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_poll_query(c, nullptr, &a.hit, &e), ORBITKV_REJECT);
+  a.hit.revision = 0;
+  EXPECT_EQ(orbitkv_poll_query(c, &a.query, &a.hit, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_release(c, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_cancel_query(c, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_start_save(c, kNoRegistration, nullptr, &a.operation, &e), ORBITKV_REJECT);

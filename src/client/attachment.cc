@@ -92,16 +92,8 @@ Result<wire::Buffer> Attachment::call_in_turn(wire::Opcode opcode, const Encode&
     if (free_slots_ == 0) take_replies(0);
     if (free_slots_ == 0)
       return busy("every descriptor slot belongs to a call that timed out; the Manager hangs");
-    command.slot = static_cast<std::uint32_t>(__builtin_ctz(free_slots_));
-    command.length = static_cast<std::uint32_t>(request_.size());
-    free_slots_ &= ~(1u << command.slot);
-    std::memcpy(channel_->slot(command.slot), request_.data(), request_.size());
   }
-  if (!channel_->push_command(wire::encode(command))) {
-    if (encode) free_slots_ |= 1u << command.slot;
-    return busy("the command ring is full of calls that timed out; the Manager hangs");
-  }
-  channel_->ring_manager();
+  if (!send(command)) return busy("the command ring is full of calls that timed out; the Manager hangs");
   fault_hit(FaultPoint::kClientSubmitted);
   const auto reply = await(command, deadline);
   if (!reply) {
@@ -111,7 +103,48 @@ Result<wire::Buffer> Attachment::call_in_turn(wire::Opcode opcode, const Encode&
   }
   auto result = take_reply(*reply);
   if (encode) free_slots_ |= 1u << command.slot;
+  if (!unwanted_.empty()) release_unwanted();
   return result;
+}
+
+bool Attachment::send(wire::Command& command) {
+  if (!request_.empty()) {
+    command.slot = static_cast<std::uint32_t>(__builtin_ctz(free_slots_));
+    command.length = static_cast<std::uint32_t>(request_.size());
+    std::memcpy(channel_->slot(command.slot), request_.data(), request_.size());
+  }
+  if (!channel_->push_command(wire::encode(command))) return false;
+  if (!request_.empty()) free_slots_ &= ~(1u << command.slot);
+  channel_->ring_manager();
+  return true;
+}
+
+// ---- leases that nobody waits for any more ----
+
+LeaseId Attachment::lease_in(const wire::Reply& reply) {
+  if (reply.code != Code::kOk) return {};
+  wire::Buffer frame(reply.length);
+  if (reply.opcode == wire::Opcode::kQuery) {
+    std::memcpy(frame.data(), channel_->slot(reply.slot), frame.size());
+    const auto query = wire::decode_query_reply(frame);
+    return query.ok() ? query->lease : LeaseId{};
+  }
+  if (reply.opcode != wire::Opcode::kPoll) return {};
+  std::memcpy(frame.data(), channel_->slot(reply.slot), frame.size());
+  const auto ticket = wire::decode_ticket_reply(frame);
+  return ticket.ok() ? ticket->lease : LeaseId{};
+}
+
+// Nobody waits for the answers: they are late from the start.
+void Attachment::release_unwanted() {
+  while (!unwanted_.empty() && free_slots_ != 0) {
+    wire::Command command{wire::Opcode::kRelease, next_request_++, hello_.epoch, 0, 0};
+    request_.clear();
+    wire::encode(wire::ReleaseRequest{LeaseId{*unwanted_.begin()}}, request_);
+    if (!send(command)) return;
+    late_.emplace(command.request, command.slot);
+    unwanted_.erase(unwanted_.begin());
+  }
 }
 
 std::optional<wire::Reply> Attachment::take_replies(std::uint64_t request) {
@@ -122,8 +155,13 @@ std::optional<wire::Reply> Attachment::take_replies(std::uint64_t request) {
       lose();
       return std::nullopt;
     }
-    if (reply->request == request) return *reply;
+    if (reply->request == request) {
+      // Asked again, the same list has the same lease.
+      if (!unwanted_.empty()) unwanted_.erase(lease_in(*reply).bytes);
+      return *reply;
+    }
     if (auto late = late_.find(reply->request); late != late_.end()) {
+      if (const LeaseId lease = lease_in(*reply)) unwanted_.insert(lease.bytes);
       free_slots_ |= 1u << late->second;
       late_.erase(late);
     }

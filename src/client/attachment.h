@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -95,6 +96,10 @@ class Attachment {
   // nullopt: no answer in time, or lost.
   std::optional<wire::Reply> await(const wire::Command& sent, TimePoint deadline);
   Result<wire::Buffer> take_reply(const wire::Reply& reply);
+  // Puts request_ into a free slot, and the command into the ring. False: that is full.
+  bool send(wire::Command& command);
+  LeaseId lease_in(const wire::Reply& reply);  // zero: none
+  void release_unwanted();
   void collect_retired();
 
   Target target_;
@@ -109,8 +114,9 @@ class Attachment {
   bool calling_ = false;  // the rest of this part is the caller's whose turn it is
   wire::Buffer request_;
   std::uint64_t next_request_ = 1;
-  std::uint32_t free_slots_ = 0;                 // bit = descriptor slot; a timed-out call keeps its own
-  std::map<std::uint64_t, std::uint32_t> late_;  // request → slot of calls that timed out
+  std::uint32_t free_slots_ = 0;                  // bit = descriptor slot; a timed-out call keeps its own
+  std::map<std::uint64_t, std::uint32_t> late_;   // request → slot of calls that timed out
+  std::set<std::array<std::byte, 16>> unwanted_;  // leases that came in late replies
 
   std::mutex record_mutex_;
   std::vector<RecordRef> free_records_;  // with the last operation, 0 = never used

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 
 #include "base/limits.h"
 #include "client/fake_manager_suite.h"
@@ -22,6 +23,8 @@ class Server {
   }
   std::atomic<bool> silent;
   std::atomic<bool> refuse{false};
+  std::atomic<int> released{0};
+  static constexpr LeaseId kLease{{std::byte{9}}};
 
  private:
   void run() {
@@ -38,6 +41,13 @@ class Server {
         reply.code = Code::kReconnect;
         reply.length = static_cast<std::uint32_t>(frame.size());
       }
+      if (command.opcode == wire::Opcode::kQuery) {
+        wire::Buffer frame;
+        wire::encode(wire::QueryReply{0, 1, 1, Revision(5), kLease, {1}}, frame);
+        manager_.channel().write_slot(command.slot, frame);
+        reply.length = static_cast<std::uint32_t>(frame.size());
+      }
+      if (command.opcode == wire::Opcode::kRelease) ++released;
       manager_.channel().push_reply(wire::encode(reply));
       manager_.channel().ring_client();
     }
@@ -102,6 +112,45 @@ TEST(Attachment, SlotsOfTimedOutCallsComeBackWithTheirLateReplies) {
     ::usleep(10'000);
   }
   FAIL() << "the late replies gave nothing back";
+}
+
+const Attachment::Encode kQuery = [](wire::Buffer& out) {
+  static const BlockHash hash{};
+  wire::encode(wire::QueryRequest{{}, GroupId(0), wire::QueryMode::kRead, "r", 0, 1, {&hash, 1}}, out);
+};
+
+// Until `so`, with pings, which take what has come.
+bool soon(Attachment& link, const std::function<bool()>& so) {
+  for (int i = 0; i < 500 && !so(); ++i) {
+    (void)link.call(wire::Opcode::kPing, nullptr, 5000).ok();
+    ::usleep(1000);
+  }
+  return so();
+}
+
+TEST(Attachment, ALeaseInALateReplyIsReleased) {
+  FakeManager manager;
+  auto link = manager.attach();
+  Server server(manager, true);
+  ASSERT_EQ(link->call(wire::Opcode::kQuery, kQuery, 1).error().code(), Code::kReconnect);
+  ASSERT_EQ(link->call(wire::Opcode::kQuery, kQuery, 1).error().code(), Code::kReconnect);
+  server.silent = false;
+  EXPECT_TRUE(soon(*link, [&] { return server.released == 1; })) << "both had the same one";
+}
+
+TEST(Attachment, ALeaseThatIsAskedForAgainIsKept) {
+  FakeManager manager;
+  auto link = manager.attach();
+  Server server(manager, true);
+  ASSERT_EQ(link->call(wire::Opcode::kQuery, kQuery, 1).error().code(), Code::kReconnect);
+  std::thread later([&] {
+    ::usleep(20'000);
+    server.silent = false;
+  });
+  ASSERT_TRUE(link->call(wire::Opcode::kQuery, kQuery, 5000).ok());
+  later.join();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(link->call(wire::Opcode::kPing, nullptr, 5000).ok());
+  EXPECT_EQ(server.released, 0);
 }
 
 TEST(Attachment, ALostSessionAnswersAtOnce) {

@@ -263,6 +263,7 @@ struct QueryResult {
   std::uint32_t hit_blocks = 0;
   LeaseId lease;
   bool loading = false;
+  std::uint64_t revision = 0;
   std::vector<std::uint32_t> resident, stored;
 };
 
@@ -294,6 +295,7 @@ static Result<QueryResult> run_query(wire::QueryRequest request, std::span<const
     result.hit_blocks = reply.hit_blocks;
     result.lease = reply.lease;
     result.loading = reply.loading;
+    result.revision = reply.revision.value;
     if (request.mode != wire::QueryMode::kDiscover) continue;
     collect_positions(reply, reply.resident, result.resident);
     collect_positions(reply, reply.stored, result.stored);
@@ -322,7 +324,8 @@ Outcome Client::query_prefetch(InstanceId instance, std::span<const BlockHash> h
     return impl_->command(wire::Opcode::kQuery, [&](wire::Buffer& frame) { wire::encode(part, frame); });
   });
   if (!result.ok()) return outcome_of(result);
-  out = {result->lease || result->loading ? result->hit_blocks : 0, result->lease, result->loading};
+  const std::uint32_t blocks = result->lease || result->loading ? result->hit_blocks : 0;
+  out = {blocks, result->lease, result->loading, {group, result->revision}};
   return {};
 }
 
@@ -332,11 +335,31 @@ Outcome Client::release(LeaseId lease) {
   }));
 }
 
-Outcome Client::cancel_query(InstanceId instance, std::string_view request_id, std::uint16_t group) {
+Outcome Client::cancel_query(InstanceId instance, std::string_view request_id, const Ticket& ticket) {
   if (request_id.size() > limits::kRequestIdBytes) return {Action::kReject, "the request id is too long"};
   return outcome_of(impl_->command(wire::Opcode::kCancelQuery, [&](wire::Buffer& frame) {
-    wire::encode(wire::CancelQueryRequest{instance, GroupId(group), request_id}, frame);
+    wire::encode(
+        wire::CancelQueryRequest{instance, GroupId(ticket.group), request_id, Revision(ticket.revision)},
+        frame);
   }));
+}
+
+Outcome Client::poll_query(InstanceId instance, std::string_view request_id, const Ticket& ticket,
+                           Ready& out) {
+  if (request_id.size() > limits::kRequestIdBytes) return {Action::kReject, "the request id is too long"};
+  if (ticket.revision == 0)
+    return {Action::kReject, "a poll needs the ticket of an answer, with its revision"};
+  const auto frame = impl_->command(wire::Opcode::kPoll, [&](wire::Buffer& request) {
+    wire::encode(wire::PollRequest{instance, GroupId(ticket.group), request_id, Revision(ticket.revision)},
+                 request);
+  });
+  if (!frame.ok()) return outcome_of(frame);
+  const auto reply = wire::decode_ticket_reply(*frame);
+  if (!reply.ok()) return outcome_of(reply);
+  const bool unknown = reply->state == wire::TicketState::kUnknown;
+  out = {reply->hit_blocks, reply->lease, reply->state == wire::TicketState::kLoading, ticket,
+         unknown ? Missing::kUnknown : static_cast<Missing>(reply->why)};
+  return {};
 }
 
 Outcome Client::ping() {

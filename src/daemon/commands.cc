@@ -4,6 +4,31 @@
 
 namespace orbitkv::daemon {
 
+namespace {
+
+wire::TicketState to_wire(cache::TicketState state) {
+  switch (state) {
+    case cache::TicketState::kUnknown: break;
+    case cache::TicketState::kLoading: return wire::TicketState::kLoading;
+    case cache::TicketState::kReady: return wire::TicketState::kReady;
+    case cache::TicketState::kMissing: return wire::TicketState::kMissing;
+  }
+  return wire::TicketState::kUnknown;
+}
+wire::Missing to_wire(cache::Missing why) {
+  switch (why) {
+    case cache::Missing::kNone: break;
+    case cache::Missing::kGone: return wire::Missing::kGone;
+    case cache::Missing::kTimeout: return wire::Missing::kTimeout;
+  }
+  return wire::Missing::kNone;
+}
+wire::TicketReply to_wire(const cache::TicketAnswer& a) {
+  return {to_wire(a.state), to_wire(a.why), a.hit_blocks, a.revision, a.lease};
+}
+
+}  // namespace
+
 std::optional<wire::CommandBytes> CommandServer::pop(Session& session) {
   if (session.poisoned()) return std::nullopt;
   auto bytes = session.channel().pop_command();
@@ -41,6 +66,7 @@ Status CommandServer::dispatch(Session& session, const wire::Command& command, T
     case wire::Opcode::kRestore: return restore(session, now);
     case wire::Opcode::kRelease: return release(session);
     case wire::Opcode::kCancelQuery: return cancel(session);
+    case wire::Opcode::kPoll: return poll(session, now);
   }
   return reject("unknown command");
 }
@@ -106,7 +132,15 @@ Status CommandServer::release(Session& session) {
 
 Status CommandServer::cancel(Session& session) {
   ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_cancel_query_request(request_));
-  return core_.cancel_query(session.id(), in.instance, in.group, in.request_id);
+  return core_.cancel(session.id(), {in.instance, in.group, in.request_id}, in.revision);
+}
+
+Status CommandServer::poll(Session& session, TimePoint now) {
+  ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_poll_request(request_));
+  ORBITKV_ASSIGN_OR_RETURN(
+      auto answer, core_.poll(session.id(), {in.instance, in.group, in.request_id}, in.revision, now));
+  wire::encode(to_wire(answer), reply_);
+  return ok_status();
 }
 
 }  // namespace orbitkv::daemon

@@ -26,6 +26,7 @@ class CommandServer {
   Status restore(Session& session, TimePoint now);
   Status release(Session& session);
   Status cancel(Session& session);
+  Status poll(Session& session, TimePoint now);
   // A prepared operation whose request the core refused ends here.
   void fail_if_prepared(Session& session, const cache::OperationKey& op, const Error& why);
 

@@ -158,6 +158,8 @@ std::string Manager::status_json() const {
                  {"failed_restores", core.failed_restores},
                  {"waits", core.waits},
                  {"expired_leases", core.expired_leases},
+                 {"undelivered", core.undelivered},
+                 {"tickets", core.tickets},
                  {"quarantined_extents", core.quarantined_extents}};
   if (ssd_) status["loads"] = loads_json(core);
   if (ssd_) status["ssd"] = ssd_json(*ssd_);

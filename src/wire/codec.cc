@@ -115,6 +115,8 @@ std::string_view frame_name(FrameType type) {
     case FrameType::kRestoreReply: return "restore reply";
     case FrameType::kReleaseRequest: return "release request";
     case FrameType::kCancelQueryRequest: return "cancel query request";
+    case FrameType::kPollRequest: return "poll request";
+    case FrameType::kTicketReply: return "ticket reply";
     case FrameType::kErrorReply: return "error reply";
     case FrameType::kPlan: return "plan";
     case FrameType::kPublishResult: return "publish result";

@@ -22,6 +22,7 @@ enum class Opcode : std::uint16_t {
   kRestore = 4,
   kRelease = 5,
   kCancelQuery = 6,
+  kPoll = 7,
 };
 
 // Client to Manager. The request frame lies in descriptor slot `slot`, `length`

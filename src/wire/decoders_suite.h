@@ -76,6 +76,14 @@ inline bool within_limits(const ReleaseRequest& m) {
 inline bool within_limits(const CancelQueryRequest& m) {
   return m.request_id.size() <= 256;
 }
+inline bool within_limits(const PollRequest& m) {
+  return m.request_id.size() <= 256 && m.revision.value > 0;
+}
+inline bool within_limits(const TicketReply& m) {
+  const bool ready = m.state == TicketState::kReady, missing = m.state == TicketState::kMissing;
+  return m.hit_blocks <= kMostHashes && ready == static_cast<bool>(m.lease) &&
+         missing == (m.why == Missing::kGone || m.why == Missing::kTimeout);
+}
 inline bool within_limits(const ErrorReply& m) {
   return good_code(m.code) && m.text.size() <= 1024;
 }
@@ -222,7 +230,8 @@ inline std::vector<DecoderCase> slot_cases() {
       {"query_request",
        encoded(QueryRequest{kInstance, GroupId(2), QueryMode::kRead, "req-1", 4, 6, kHashes}),
        probe_frame<decode_query_request>},
-      {"query_reply", encoded(QueryReply{4, 2, 5, 3, kLease, {1}, {2}}), probe_frame<decode_query_reply>},
+      {"query_reply", encoded(QueryReply{4, 2, 5, Revision(3), kLease, {1}, {2}}),
+       probe_frame<decode_query_reply>},
       {"publish_request",
        encoded(PublishRequest{RegistrationId(17), GroupId(2), OperationId(0xAABBCC), RecordIndex(1023),
                               blocks, kHashes}),
@@ -233,8 +242,12 @@ inline std::vector<DecoderCase> slot_cases() {
        probe_frame<decode_restore_request>},
       {"restore_reply", encoded(RestoreReply{2}), probe_frame<decode_restore_reply>},
       {"release_request", encoded(ReleaseRequest{kLease}), probe_frame<decode_release_request>},
-      {"cancel_query_request", encoded(CancelQueryRequest{kInstance, GroupId(2), "req-1"}),
+      {"cancel_query_request", encoded(CancelQueryRequest{kInstance, GroupId(2), "req-1", Revision(7)}),
        probe_frame<decode_cancel_query_request>},
+      {"poll_request", encoded(PollRequest{kInstance, GroupId(2), "req-1", Revision(7)}),
+       probe_frame<decode_poll_request>},
+      {"ticket_reply", encoded(TicketReply{TicketState::kReady, Missing::kNone, 5, Revision(7), kLease}),
+       probe_frame<decode_ticket_reply>},
       {"error_reply", encoded(ErrorReply{Code::kRecompute, "no bytes"}), probe_frame<decode_error_reply>}};
 }
 

@@ -31,6 +31,8 @@ enum class FrameType : std::uint16_t {
   kReleaseRequest = 7,
   kCancelQueryRequest = 8,
   kErrorReply = 9,
+  kPollRequest = 10,
+  kTicketReply = 11,
   // Plan bank.
   kPlan = 32,
   kPublishResult = 33,

@@ -15,7 +15,6 @@ constexpr std::size_t kQueryReplyFixed = 40;
 constexpr std::uint32_t kReplyLoading = 1, kReplyStored = 2;  // flags
 constexpr std::size_t kPublishRequestFixed = 32;
 constexpr std::size_t kRestoreRequestFixed = 48;
-constexpr std::size_t kCancelFixed = 24;
 constexpr std::size_t kErrorFixed = 8;
 
 constexpr std::size_t kSlot = limits::kDescriptorSlotBytes;
@@ -138,7 +137,7 @@ void encode(const QueryReply& m, Buffer& out) {
   f.put(m.count);
   f.put(m.hit_blocks);
   f.put(static_cast<std::uint32_t>((m.loading ? kReplyLoading : 0) | (m.stored.empty() ? 0 : kReplyStored)));
-  f.put(m.revision);
+  f.put(m.revision.value);
   f.array<std::byte>(m.lease.bytes);
   f.array<std::uint64_t>(m.resident);
   f.array<std::uint64_t>(m.stored);
@@ -153,7 +152,7 @@ Result<QueryReply> decode_query_reply(std::span<const std::byte> frame) {
   m.hit_blocks = in.get<std::uint32_t>();
   const auto flags = in.get<std::uint32_t>();
   m.loading = flags & kReplyLoading;
-  m.revision = in.get<std::uint64_t>();
+  m.revision = Revision(in.get<std::uint64_t>());
   m.lease = in.name<LeaseId>();
   in.require((flags & ~(kReplyLoading | kReplyStored)) == 0, "unknown flags");
   in.require(!m.loading || !m.lease, "a lease of blocks that are still loading");
@@ -288,7 +287,7 @@ Result<RestoreReply> decode_restore_reply(std::span<const std::byte> frame) {
   return m;
 }
 
-// ---- release, cancel, error ----
+// ---- release ----
 
 void encode(const ReleaseRequest& m, Buffer& out) {
   FrameBuilder f(FrameType::kReleaseRequest, sizeof m.lease.bytes, out);
@@ -305,29 +304,7 @@ Result<ReleaseRequest> decode_release_request(std::span<const std::byte> frame) 
   return m;
 }
 
-void encode(const CancelQueryRequest& m, Buffer& out) {
-  ORBITKV_CHECK(m.request_id.size() <= limits::kRequestIdBytes, "request id over its limit");
-  FrameBuilder f(FrameType::kCancelQueryRequest, kCancelFixed + m.request_id.size(), out);
-  f.array<std::byte>(m.instance.bytes);
-  f.put(m.group.value);
-  f.put(u16(m.request_id.size()));
-  f.zeros(4);
-  f.text(m.request_id);
-  f.finish();
-}
-
-Result<CancelQueryRequest> decode_cancel_query_request(std::span<const std::byte> frame) {
-  BodyReader in(frame, FrameType::kCancelQueryRequest, kSlot);
-  CancelQueryRequest m;
-  m.instance = in.name<InstanceId>();
-  m.group = GroupId(in.get<std::uint16_t>());
-  const auto id_bytes = in.get<std::uint16_t>();
-  in.zeros(4);
-  in.require(id_bytes <= limits::kRequestIdBytes, "request id is too long");
-  m.request_id = in.text(id_bytes);
-  ORBITKV_RETURN_IF_ERROR(in.finish());
-  return m;
-}
+// ---- error ----
 
 void encode(const ErrorReply& m, Buffer& out) {
   ORBITKV_CHECK(m.code != Code::kOk, "an error reply needs a failing code");

@@ -44,7 +44,7 @@ struct QueryReply {
   std::uint32_t first = 0;              // of the part
   std::uint32_t count = 0;              // hashes of the part
   std::uint32_t hit_blocks = 0;         // leading blocks of the whole query so far that can be had
-  std::uint64_t revision = 0;           // read mode: rises when the request's hash list changes
+  Revision revision;                    // read mode: rises when the request's hash list changes
   LeaseId lease;                        // read mode, last part, hit_blocks > 0, not loading; else zero
   std::vector<std::uint64_t> resident;  // bit i = hash `first + i` is in memory (ceil(count/64) words)
   // Bit i = it is not in memory but stored on SSD. As long as `resident`, or empty: none is.
@@ -90,10 +90,37 @@ struct RestoreReply {
 struct ReleaseRequest {
   LeaseId lease;
 };
+// Names a query by its request id and, with a revision, its list. Cancel: revision 0 is
+// whichever. Poll: it answers as the query would, without hashes.
 struct CancelQueryRequest {
   InstanceId instance;
   GroupId group;
   std::string_view request_id;
+  Revision revision;
+};
+struct PollRequest {
+  InstanceId instance;
+  GroupId group;
+  std::string_view request_id;
+  Revision revision;  // not 0
+};
+enum class TicketState : std::uint8_t {
+  kUnknown = 0,  // no such ticket, or of another revision
+  kLoading = 1,
+  kReady = 2,
+  kMissing = 3,
+};
+enum class Missing : std::uint8_t {
+  kNone = 0,
+  kGone = 1,
+  kTimeout = 2,
+};
+struct TicketReply {
+  TicketState state = TicketState::kUnknown;
+  Missing why = Missing::kNone;  // missing
+  std::uint32_t hit_blocks = 0;
+  Revision revision;
+  LeaseId lease;  // ready
 };
 struct ErrorReply {
   Code code = Code::kBug;
@@ -139,6 +166,8 @@ void encode(const RestoreRequest&, Buffer& out);
 void encode(const RestoreReply&, Buffer& out);
 void encode(const ReleaseRequest&, Buffer& out);
 void encode(const CancelQueryRequest&, Buffer& out);
+void encode(const PollRequest&, Buffer& out);
+void encode(const TicketReply&, Buffer& out);
 void encode(const ErrorReply&, Buffer& out);
 void encode(const Plan&, Buffer& out);
 void encode(const PublishResult&, Buffer& out);
@@ -157,6 +186,8 @@ Result<RestoreRequest> decode_restore_request(std::span<const std::byte> frame);
 Result<RestoreReply> decode_restore_reply(std::span<const std::byte> frame);
 Result<ReleaseRequest> decode_release_request(std::span<const std::byte> frame);
 Result<CancelQueryRequest> decode_cancel_query_request(std::span<const std::byte> frame);
+Result<PollRequest> decode_poll_request(std::span<const std::byte> frame);
+Result<TicketReply> decode_ticket_reply(std::span<const std::byte> frame);
 Result<ErrorReply> decode_error_reply(std::span<const std::byte> frame);
 Result<Plan> decode_plan(std::span<const std::byte> frame);
 Result<PublishResult> decode_publish_result(std::span<const std::byte> frame);

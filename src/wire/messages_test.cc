@@ -73,12 +73,12 @@ TEST(Messages, InPlaceQueryIsTheSameFrame) {
 }
 
 TEST(Messages, ReplyBitmapsHaveOneBitAHash) {
-  const Buffer frame = encoded(QueryReply{100, 65, 101, 7, kLease, {0x8000000000000001, 1}});
+  const Buffer frame = encoded(QueryReply{100, 65, 101, Revision(7), kLease, {0x8000000000000001, 1}});
   const auto m = decode_query_reply(frame);
   ASSERT_TRUE(m.ok());
   EXPECT_EQ(m->resident, (std::vector<std::uint64_t>{0x8000000000000001, 1}));
   EXPECT_EQ(m->hit_blocks, 101u);
-  EXPECT_EQ(m->revision, 7u);
+  EXPECT_EQ(m->revision, Revision(7));
   EXPECT_EQ(m->lease, kLease);
 }
 
@@ -90,12 +90,12 @@ TEST(Messages, AQueryMayAskForAnEarlyLease) {
 }
 
 TEST(Messages, AReplySaysWhatIsStoredAndWhatLoads) {
-  const Buffer frame = encoded(QueryReply{0, 65, 3, 7, {}, {1, 0}, {0x8000000000000000, 1}, true});
+  const Buffer frame = encoded(QueryReply{0, 65, 3, Revision(7), {}, {1, 0}, {0x8000000000000000, 1}, true});
   const auto m = decode_query_reply(frame);
   ASSERT_TRUE(m.ok());
   EXPECT_TRUE(m->loading);
   EXPECT_EQ(m->stored, (std::vector<std::uint64_t>{0x8000000000000000, 1}));
-  const auto plain = decode_query_reply(encoded(QueryReply{0, 65, 3, 7, kLease, {1, 0}}));
+  const auto plain = decode_query_reply(encoded(QueryReply{0, 65, 3, Revision(7), kLease, {1, 0}}));
   ASSERT_TRUE(plain.ok());
   EXPECT_FALSE(plain->loading);
   EXPECT_TRUE(plain->stored.empty());
@@ -136,7 +136,7 @@ TEST(Messages, AFullQueryPartFillsASlotAndNoMore) {
     EXPECT_LE(frame.size(), limits::kDescriptorSlotBytes);
     EXPECT_GT(frame.size() + sizeof(BlockHash), limits::kDescriptorSlotBytes);
     EXPECT_TRUE(decode_query_request(frame).ok());
-    const QueryReply reply{0, total, 0, 0, {}, std::vector<std::uint64_t>((total + 63) / 64)};
+    const QueryReply reply{0, total, 0, {}, {}, std::vector<std::uint64_t>((total + 63) / 64)};
     EXPECT_TRUE(decode_query_reply(encoded(reply)).ok()) << "a reply fits every part";
   }
 }
@@ -229,7 +229,7 @@ TEST(Messages, AFrameOverItsSlotIsRefused) {
 
 TEST(Messages, EncodingOverALimitIsABug) {
   const std::string long_id(limits::kRequestIdBytes + 1, 'r');
-  const CancelQueryRequest cancel{kInstance, GroupId(0), long_id};
+  const CancelQueryRequest cancel{kInstance, GroupId(0), long_id, {}};
   EXPECT_DEATH(encoded(cancel), "request id over its limit");
   EXPECT_DEATH(encoded(plan_of(limits::kBlocksPerGrant + 1, PlanKind::kSave)), "plan over its limit");
   EXPECT_DEATH(encoded(PublishResult{OperationId(0), {1}}), "56 bits");

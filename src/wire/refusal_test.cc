@@ -134,7 +134,7 @@ constexpr std::size_t kBody = kFrameHeaderBytes;
 constexpr Violation kViolations[] = {
     {"command", 4, 2, 2, "ABI version 2"},
     {"command", 6, 0, 2, "unknown opcode 0"},
-    {"command", 6, 7, 2, "unknown opcode 7"},
+    {"command", 6, 8, 2, "unknown opcode 8"},
     {"command", 24, 16, 4, "descriptor slot 16"},
     {"command", 28, 65537, 4, "frame length 65537"},
     {"command", 28, 15, 4, "frame length 15"},
@@ -171,6 +171,14 @@ constexpr Violation kViolations[] = {
     {"restore_request", kBody + 40, 8193, 4, "too many"},
     {"restore_reply", kBody, 8193, 4, "more blocks"},
     {"cancel_query_request", kBody + 18, 300, 2, "request id is too long"},
+    {"poll_request", kBody + 24, 0, 8, "no revision"},
+    {"ticket_reply", kBody, 4, 1, "unknown state"},
+    {"ticket_reply", kBody, 1, 1, "not ready"},
+    {"ticket_reply", kBody, 3, 1, "miss without one"},
+    {"ticket_reply", kBody + 1, 3, 1, "unknown reason"},
+    {"ticket_reply", kBody + 1, 1, 1, "reason without a miss"},
+    {"ticket_reply", kBody + 4, 0, 4, "lease without blocks"},
+    {"ticket_reply", kBody + 4, (1u << 20) + 1, 4, "more hits"},
     {"error_reply", kBody, 0, 2, "unknown code"},
     {"error_reply", kBody, 6, 2, "unknown code"},
     {"error_reply", kBody + 2, 1025, 2, "text is too long"},
@@ -227,6 +235,8 @@ std::string refusal_of(std::string_view name, const Buffer& bytes) {
   if (name == "restore_request") return text(decode_restore_request(bytes));
   if (name == "restore_reply") return text(decode_restore_reply(bytes));
   if (name == "cancel_query_request") return text(decode_cancel_query_request(bytes));
+  if (name == "poll_request") return text(decode_poll_request(bytes));
+  if (name == "ticket_reply") return text(decode_ticket_reply(bytes));
   if (name == "error_reply") return text(decode_error_reply(bytes));
   if (name == "plan") return text(decode_plan(bytes));
   if (name == "publish_result") return text(decode_publish_result(bytes));

@@ -88,6 +88,12 @@ constexpr Bug kBugs[] = {
      [](View b) {
        return holds<decode_cancel_query_request>(b, [](auto& m) { return m.group.value == 0xFFFF; });
      }},
+    {"poll_request",
+     [](View b) { return holds<decode_poll_request>(b, [](auto& m) { return m.group.value == 0xFFFF; }); }},
+    {"ticket_reply",
+     [](View b) {
+       return holds<decode_ticket_reply>(b, [](auto& m) { return m.hit_blocks == kMostHashes; });
+     }},
     {"error_reply",
      [](View b) { return holds<decode_error_reply>(b, [](auto& m) { return m.code == Code::kBug; }); }},
     {"plan",

@@ -148,7 +148,7 @@ TEST_F(Limits, MetadataOfAnOperationAndOfASession) {
   EXPECT_TRUE(query("b", 0, kMost, hashes).ok());  // 64 MiB in all
   EXPECT_REFUSED(query("c", 0, 16 * 1024, hashes), Code::kBusy, "of 67108864 bytes");
   wire::Buffer cancel;
-  wire::encode(wire::CancelQueryRequest{instance_of(1), GroupId(0), "a"}, cancel);
+  wire::encode(wire::CancelQueryRequest{instance_of(1), GroupId(0), "a", {}}, cancel);
   ASSERT_TRUE(raw->call(wire::Opcode::kCancelQuery, cancel).ok());
   EXPECT_TRUE(query("c", 0, 16 * 1024, hashes).ok());
 }

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from manager_process import ManagerProcess, binary
-from orbitkv import CacheManagerClient, Layer, QueryLoading
+from orbitkv import CacheManagerClient, Layer, QueryLoading, QueryReady
 
 BLOCK = 64 << 10
 ROOM = 32  # blocks of the client's memory
@@ -113,6 +113,27 @@ def test_a_query_says_loading_and_is_given_up_by_name(manager):
         engine.client.cancel_query(engine.client.instance_id, "r")
         assert engine.ask(range(32), "gone") == QueryLoading(32)
     manager.wait_for(lambda s: s["loads"]["now"] == 0 and s["pool"]["leased"] == 0, "nothing on its way")
+
+
+def test_a_poll_needs_no_hashes_and_touches_no_newer_list(manager):
+    with Engine(manager) as engine:
+        engine.publish(manager, range(32))
+        manager.command("evict")
+        client, name = engine.client, engine.client.instance_id
+        old = engine.ask(range(8), "r")
+        loading = engine.ask(range(32), "r")
+        assert loading.revision > old.revision
+        assert client.poll_query(name, "r", old) == QueryReady(0, bytes(16), why="unknown")
+        client.cancel_query(name, "r", revision=old.revision)
+        deadline = time.monotonic() + 20
+        answer = loading
+        while isinstance(answer, QueryLoading) and time.monotonic() < deadline:
+            time.sleep(0.002)
+            answer = client.poll_query(name, "r", answer)
+        assert answer.hit_blocks == 32
+        assert engine.ask(range(32), "r") == answer
+        client.cancel_query(name, "r", revision=answer.revision)
+        assert client.poll_query(name, "r", loading).why == "unknown"
 
 
 def test_eviction_says_what_it_did(manager):

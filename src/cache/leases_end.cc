@@ -1,0 +1,170 @@
+// How leases and queries end, and what polls are told.
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "cache/leases.h"
+
+namespace orbitkv::cache {
+
+namespace {
+
+constexpr std::size_t kKeptRecords = 1024;  // of a recycled object
+constexpr Duration kCollectAtLeast = seconds(5);
+
+}  // namespace
+
+// ---- ends ----
+
+Lease* Leases::find(const LeaseId& id) {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : &leases_[it->second];
+}
+
+void Leases::consume(Lease& lease, std::uint16_t rank, std::uint32_t blocks) {
+  std::uint32_t& consumed = lease.consumed.at(rank);
+  consumed += blocks;
+  ORBITKV_CHECK(consumed <= lease.hits, "a rank consumed more than the lease holds");
+  if (consumed == lease.hits && --lease.ranks_left == 0) {
+    retire(index_of(lease), LeaseEvent::kConsumeLast);
+  } else {
+    step(lease.state, LeaseEvent::kConsume);
+  }
+}
+
+void Leases::release(Lease& lease) {
+  retire(index_of(lease), LeaseEvent::kRelease);
+}
+
+Status Leases::cancel(SessionId session, const TicketName& ticket, Revision revision) {
+  for (const QueryMode mode : {QueryMode::kDiscover, QueryMode::kRead}) {
+    const auto it = by_name_.find(QueryNameView{ticket.instance, ticket.group, mode, ticket.request_id});
+    if (it == by_name_.end()) continue;
+    const Lease& lease = leases_[it->second];
+    if (lease.session != session) {
+      return reject(
+          format_text("the query belongs to session %u; only that one may cancel it", lease.session.value));
+    }
+    if (revision.value == 0 || revision == lease.revision) retire(it->second, LeaseEvent::kCancel);
+  }
+  return ok_status();
+}
+
+void Leases::end_session(SessionId session) {
+  for (std::uint32_t i = 0; i < leases_.size(); ++i) {
+    const Lease& l = leases_[i];
+    if (l.state != LeaseState::kRetired && l.session == session) retire(i, LeaseEvent::kCancel);
+  }
+}
+
+void Leases::end_instance(const InstanceId& instance) {
+  for (std::uint32_t i = 0; i < leases_.size(); ++i) {
+    const Lease& l = leases_[i];
+    if (l.state != LeaseState::kRetired && l.name.instance == instance) retire(i, LeaseEvent::kCancel);
+  }
+}
+
+// ---- deadlines ----
+
+void Leases::expire(TimePoint now) {
+  for (std::uint32_t i = deadlines_.due(now); i != kNoLink; i = deadlines_.due(now)) end_due(i, now);
+}
+
+void Leases::end_due(std::uint32_t index, TimePoint now) {
+  const Lease& lease = leases_[index];
+  if (lease.state == LeaseState::kLoading) return time_out(index, now);
+  if (lease.state == LeaseState::kCollecting) {
+    ++stats_.wait_timeouts;
+  } else {
+    ++(lease.delivered ? stats_.expired : stats_.undelivered);
+  }
+  retire(index, LeaseEvent::kExpire);
+}
+
+// Even where nothing is waited for, parts need time to come.
+void Leases::collect(std::uint32_t index) {
+  const Duration wait = std::max(config_.load_wait, kCollectAtLeast);
+  deadlines_.set(index, Term::kCollect, leases_[index].started + wait);
+}
+
+void Leases::deliver(std::uint32_t index, TimePoint now) {
+  leases_[index].delivered = true;
+  deadlines_.set(index, Term::kLease, now + config_.ttl);
+}
+
+void Leases::close_ticket(Lease& lease) {
+  if (!lease.unfinished) return;
+  lease.unfinished = false;
+  tickets_.close(sessions_.at(lease.session));
+}
+
+// ---- polls ----
+
+Result<TicketAnswer> Leases::poll(SessionId session, const TicketName& ticket, Revision revision,
+                                  TimePoint now) {
+  expire(now);
+  const auto it =
+      by_name_.find(QueryNameView{ticket.instance, ticket.group, QueryMode::kRead, ticket.request_id});
+  if (it == by_name_.end()) return TicketAnswer{};
+  const Lease& lease = leases_[it->second];
+  if (lease.session != session) {
+    return reject(
+        format_text("the query belongs to session %u; only that one may poll it", lease.session.value));
+  }
+  return lease.revision == revision ? tell(it->second, now) : TicketAnswer{};
+}
+
+TicketAnswer Leases::tell(std::uint32_t index, TimePoint now) {
+  const Lease& lease = leases_[index];
+  TicketAnswer answer{TicketState::kLoading, Missing::kNone, lease.hits, lease.revision, lease.id};
+  if (lease.state == LeaseState::kMissed) {
+    answer.state = TicketState::kMissing;
+    answer.why = lease.why == Missing::kNone ? Missing::kGone : lease.why;
+    retire(index, LeaseEvent::kTold);
+  } else if (lease.id) {
+    answer.state = TicketState::kReady;
+    if (!lease.delivered) deliver(index, now);
+  }
+  return answer;
+}
+
+// ---- counts and pins ----
+
+std::uint32_t Leases::count(const InstanceId& instance) const {
+  const auto holds = [&](const Lease& l) { return l.id && l.name.instance == instance; };
+  return static_cast<std::uint32_t>(std::count_if(leases_.begin(), leases_.end(), holds));
+}
+
+// Those that still load are left first: what nobody else waits for goes back at once.
+void Leases::unpin_from(std::uint32_t index, std::size_t kept) {
+  Lease& lease = leases_[index];
+  if (kept >= lease.records.size()) return;
+  for (std::size_t i = kept; i < lease.records.size() && lease.pending > 0; ++i) {
+    if (!images_.loading(lease.records[i])) continue;
+    loads_.leave(lease.records[i], {LeaseIndex(index), static_cast<std::uint32_t>(i)});
+    --lease.pending;
+  }
+  images_.unpin(std::span(lease.records).subspan(kept));
+  lease.records.resize(kept);
+}
+
+void Leases::retire(std::uint32_t index, LeaseEvent event) {
+  Lease& lease = leases_[index];
+  step(lease.state, event);
+  deadlines_.clear(index);
+  unpin_from(index, 0);
+  if (lease.records.capacity() > kKeptRecords) std::vector<RecordId>().swap(lease.records);
+  Session& session = sessions_.at(lease.session);
+  if (lease.metadata.open()) session.metadata->release(std::move(lease.metadata));
+  --session.queries;
+  close_ticket(lease);
+  if (lease.id) {
+    by_id_.erase(lease.id);
+    lease.id = {};
+    --stats_.leases;
+  }
+  by_name_.erase(by_name_.find(lease.name));
+  free_.push_back(index);
+}
+
+}  // namespace orbitkv::cache
