@@ -68,13 +68,13 @@ std::string difference(const std::string& what, const Answer<T>& oracle, const A
 }  // namespace
 
 const char* name_of(Wrong wrong) {
-  static constexpr const char* kNames[] = {"page of 0 tokens", "no groups",          "too many groups",
-                                           "group twice",      "no group 0",         "rule of group 0",
-                                           "unknown rule",     "window of 0 tokens", "window of no window",
-                                           "other namespace",  "tail misaligned",    "tail backwards",
-                                           "tail empty",       "no shards",          "list missing",
-                                           "list of no group", "list twice",         "range empty",
-                                           "range misaligned", "range outside tail", "range out of order"};
+  static constexpr const char* kNames[] = {
+      "page of 0 tokens",    "no groups",         "too many groups", "group twice",
+      "no group 0",          "rule of group 0",   "unknown rule",    "window of 0 tokens",
+      "window of no window", "other namespace",   "tail misaligned", "tail backwards",
+      "tail empty",          "no shards",         "too many shards", "list missing",
+      "list of no group",    "list twice",        "range empty",     "range misaligned",
+      "range outside tail",  "range out of order"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(Wrong::kCount));
   return kNames[static_cast<std::size_t>(wrong)];
 }

@@ -28,6 +28,7 @@ enum class Wrong : std::uint8_t {
   kTailBackwards,
   kTailEmpty,  // where a boundary is taken for granted
   kNoShards,
+  kTooManyShards,
   kListMissing,
   kListUnknown,
   kListTwice,

@@ -13,6 +13,7 @@
 namespace orbitkv::recovery_oracle {
 
 inline constexpr std::size_t kMostGroups = 16;
+inline constexpr std::size_t kMostShards = 64;
 
 enum class Rule : std::uint8_t { kPrefix, kWindow, kCheckpoint, kUnknown };
 

@@ -46,6 +46,7 @@ class Oracle {
     out.required = ranges.empty() ? accept(required()) : refuse<Required>(ranges);
     Violations all = question;
     if (c_.shards.empty()) note(all, {Wrong::kNoShards, {}, {}});
+    if (c_.shards.size() > kMostShards) note(all, {Wrong::kTooManyShards, {}, {}});
     for (const Shard& shard : c_.shards) {
       Violations here = question;
       add_shard_violations(shard, here);

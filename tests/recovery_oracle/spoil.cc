@@ -81,11 +81,14 @@ void spoil_contract(Draw& draw, Case& c) {
 
 void spoil_question(Draw& draw, Case& c) {
   const std::uint64_t part = c.page < 2 ? 0 : 1 + draw.below(c.page - 1);
-  switch (draw.below(5)) {
+  switch (draw.below(6)) {
     case 0: c.asked = draw.one_in(2) ? "b" : "ab"; break;
     case 1: c.tail.begin += part; break;
     case 2: c.tail.end -= std::min(part, c.tail.end); break;
     case 3: c.tail.end += part; break;
+    case 4:
+      c.shards.resize(kMostShards + draw.below(2), c.shards.empty() ? Shard() : Shard(c.shards.front()));
+      break;
     default: std::swap(c.tail.begin, c.tail.end); break;
   }
 }
