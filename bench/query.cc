@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "bench/manager.h"
+#include "bench/query_core.h"
 #include "cache/residency.h"
 
 namespace orbitkv::bench {
@@ -173,8 +174,8 @@ Status run_qps(const Options& options) {
 }  // namespace
 
 int run_query_bench(const Options& options) {
-  for (const auto& part :
-       {run_resident(options, 100'000), run_resident(options, 1'000'000), run_qps(options)}) {
+  for (const auto& part : {run_resident(options, 100'000), run_resident(options, 1'000'000), run_qps(options),
+                           run_core_queries(options)}) {
     if (part.ok()) continue;
     std::fprintf(stderr, "bench query: %s\n", part.error().message().c_str());
     return 1;

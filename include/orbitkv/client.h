@@ -119,6 +119,8 @@ enum class Missing : std::uint8_t {
   kNone = 0,
   kGone = 1,      // not there, or it could not be read
   kTimeout = 2,   // not in time
+  kNoMemory = 3,  // of a recovery: no room for all of it, not in time
+  kTooLarge = 4,  // of a recovery: it is larger than the Manager's memory
   kUnknown = 99,  // the ticket is unknown: it ended, was cancelled or replaced, or is of an earlier
                   // Manager. A miss of this attempt
 };
@@ -128,6 +130,30 @@ struct Ready {
   bool loading = false;  // the run is on its way into memory: poll, or ask with the same id and hashes
   Ticket ticket;
   Missing why = Missing::kNone;  // of polls that end with nothing
+};
+
+// What a boundary needs of one group: the pages of its required range (docs/queries.md).
+struct RecoveryGroup {
+  std::uint16_t group = 0;
+  std::span<const BlockHash> hashes;
+};
+// Tokens: the engine has what lies before `origin` and would compute from `boundary` on.
+struct RecoverySet {
+  std::uint64_t origin = 0, boundary = 0;
+  std::span<const RecoveryGroup> groups;  // all of the registration, ascending
+};
+struct RecoveryLease {
+  std::uint16_t group = 0;
+  std::uint32_t pages = 0;
+  LeaseId lease;
+};
+struct Recovered {
+  std::vector<RecoveryLease> leases;  // of every group, or none
+  bool loading = false;               // poll, or ask again
+  bool admitted = true;               // false: loading, and waits for room in memory
+  Ticket ticket;
+  Missing why = Missing::kNone;
+  std::uint16_t missing_group = 0;  // kGone, kTimeout: the first group that is not to be had
 };
 
 struct SaveGroup {
@@ -206,6 +232,15 @@ class Client {
   // What query_prefetch would answer to the list of the ticket, without sending it again.
   // A lease that this returns is not prolonged by polling on.
   Outcome poll_query(InstanceId instance, std::string_view request_id, const Ticket& ticket, Ready& out);
+  // Leases every page that a boundary needs, of all groups, or nothing: one lease a group, all in
+  // one answer. kReject: the groups' pages are not those of the boundary by the registered rules.
+  // Each lease is restored as others are; if a restore fails on any rank, the boundary is lost.
+  Outcome read_recovery(InstanceId instance, std::string_view request_id, const RecoverySet& set,
+                        Recovered& out);
+  Outcome poll_recovery(InstanceId instance, std::string_view request_id, const Ticket& ticket,
+                        Recovered& out);
+  // Ends all of its leases that are not consumed.
+  Outcome cancel_recovery(InstanceId instance, std::string_view request_id, const Ticket& ticket);
   Outcome release(LeaseId lease);
   // A ticket of another revision is left alone.
   Outcome cancel_query(InstanceId instance, std::string_view request_id, const Ticket& ticket);

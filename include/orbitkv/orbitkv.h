@@ -253,6 +253,54 @@ ORBITKV_API orbitkv_action orbitkv_query_prefetch(orbitkv_client* client, const 
 // replaced, or is of an earlier Manager, is a miss.
 ORBITKV_API orbitkv_action orbitkv_poll_query(orbitkv_client* client, const orbitkv_query* query,
                                               orbitkv_hit* hit, orbitkv_error* error);
+// The pages that a boundary needs of one group (docs/queries.md).
+typedef struct orbitkv_recovery_group {
+  size_t size;
+  uint16_t group;
+  const orbitkv_hash* hashes;
+  size_t hash_count;
+} orbitkv_recovery_group;
+#define ORBITKV_RECOVERY_GROUP_INIT {sizeof(orbitkv_recovery_group), 0, NULL, 0}
+
+// A boundary: the engine has the tokens before `origin` and would compute from `boundary` on.
+typedef struct orbitkv_recovery {
+  size_t size;
+  orbitkv_instance instance;
+  const char* request_id;  // the caller's, at most 256 bytes; apart from those of queries
+  uint64_t origin;
+  uint64_t boundary;
+  const orbitkv_recovery_group* groups;  // all that are registered, ascending
+  size_t group_count;
+} orbitkv_recovery;
+#define ORBITKV_RECOVERY_INIT {sizeof(orbitkv_recovery), {{0}}, NULL, 0, 0, NULL, 0}
+
+#define ORBITKV_MISSING_GONE 1       // not there, or it could not be read
+#define ORBITKV_MISSING_TIMEOUT 2    // not in time
+#define ORBITKV_MISSING_NO_MEMORY 3  // no room for all of it, not in time
+#define ORBITKV_MISSING_TOO_LARGE 4  // larger than the Manager's memory
+#define ORBITKV_MISSING_UNKNOWN 99   // a poll: it ended, was cancelled or replaced
+
+typedef struct orbitkv_recovered {
+  size_t size;
+  orbitkv_lease* leases;  // the caller's, one for each group in their order; filled when ready
+  size_t lease_capacity;
+  size_t lease_count;  // out: all groups, or 0
+  int32_t loading;     // 1: not all of it is in memory yet: poll every few milliseconds, or cancel
+  int32_t missing;     // ORBITKV_MISSING_*, 0: it is not
+  uint64_t revision;   // of what was asked; orbitkv_poll_recovery takes it from here
+} orbitkv_recovered;
+#define ORBITKV_RECOVERED_INIT {sizeof(orbitkv_recovered), NULL, 0, 0, 0, 0, 0}
+
+// Leases every page of the boundary, of all groups, or nothing. REJECT: the pages are not those
+// of the boundary by the registered rules, or there is no room for the leases.
+ORBITKV_API orbitkv_action orbitkv_read_recovery(orbitkv_client* client, const orbitkv_recovery* recovery,
+                                                 orbitkv_recovered* out, orbitkv_error* error);
+// What read_recovery would answer, without sending the hashes again: they are not looked at.
+ORBITKV_API orbitkv_action orbitkv_poll_recovery(orbitkv_client* client, const orbitkv_recovery* recovery,
+                                                 orbitkv_recovered* out, orbitkv_error* error);
+// Ends all of its leases that are not consumed. revision 0: whichever was asked last.
+ORBITKV_API orbitkv_action orbitkv_cancel_recovery(orbitkv_client* client, const orbitkv_recovery* recovery,
+                                                   uint64_t revision, orbitkv_error* error);
 // Gives back a lease that is not restored, or not to its end. Of one that is gone already
 // nothing is left to do, which is OK. REJECT: it is another instance's.
 ORBITKV_API orbitkv_action orbitkv_release(orbitkv_client* client, const orbitkv_lease* lease,

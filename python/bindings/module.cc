@@ -2,6 +2,7 @@
 // runs without the GIL. Failing outcomes become the exceptions of orbitkv/errors.py.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
@@ -91,6 +92,8 @@ const char* name_of(client::Missing why) {
     case client::Missing::kNone: break;
     case client::Missing::kGone: return "gone";
     case client::Missing::kTimeout: return "timeout";
+    case client::Missing::kNoMemory: return "no_memory";
+    case client::Missing::kTooLarge: return "too_large";
     case client::Missing::kUnknown: return "unknown";
   }
   return "";
@@ -113,6 +116,35 @@ nb::tuple poll_query(Client& self, nb::bytes instance, const std::string& reques
   client::Ready out;
   const auto id = to_id<InstanceId>(instance);
   without_gil([&] { return self.poll_query(id, request_id, {group, revision}, out); });
+  return to_tuple(out);
+}
+
+nb::tuple to_tuple(const client::Recovered& r) {
+  nb::dict leases;
+  for (const client::RecoveryLease& lease : r.leases)
+    leases[nb::int_(lease.group)] = nb::make_tuple(lease.pages, from_lease(lease.lease));
+  return nb::make_tuple(leases, r.loading, r.admitted, r.ticket.revision, name_of(r.why), r.missing_group);
+}
+
+// groups: [(group, BlockHashes)], ascending
+nb::tuple read_recovery(Client& self, nb::bytes instance, const std::string& request_id,
+                        std::pair<std::uint64_t, std::uint64_t> tail, nb::list groups) {
+  std::vector<client::RecoveryGroup> parts;
+  for (nb::handle item : groups) {
+    auto entry = nb::cast<nb::tuple>(item);
+    parts.push_back({nb::cast<std::uint16_t>(entry[0]), nb::cast<const BlockHashes&>(entry[1]).view()});
+  }
+  client::Recovered out;
+  const auto id = to_id<InstanceId>(instance);
+  without_gil([&] { return self.read_recovery(id, request_id, {tail.first, tail.second, parts}, out); });
+  return to_tuple(out);
+}
+
+nb::tuple poll_recovery(Client& self, nb::bytes instance, const std::string& request_id,
+                        std::uint64_t revision) {
+  client::Recovered out;
+  const auto id = to_id<InstanceId>(instance);
+  without_gil([&] { return self.poll_recovery(id, request_id, {0, revision}, out); });
   return to_tuple(out);
 }
 
@@ -244,10 +276,24 @@ void bind_values(nb::module_& m) {
       .def_rw("row_stride", &client::Layer::row_stride);
 }
 
+void bind_recoveries(nb::class_<Client>& c) {
+  c.def("read_recovery", &read_recovery, nb::arg("instance"), nb::arg("request_id"), nb::arg("tail"),
+        nb::arg("groups"))
+      .def("poll_recovery", &poll_recovery, nb::arg("instance"), nb::arg("request_id"), nb::arg("revision"))
+      .def(
+          "cancel_recovery",
+          [](Client& self, nb::bytes instance, const std::string& request_id, std::uint64_t revision) {
+            const auto id = to_id<InstanceId>(instance);
+            without_gil([&] { return self.cancel_recovery(id, request_id, {0, revision}); });
+          },
+          nb::arg("instance"), nb::arg("request_id"), nb::arg("revision"));
+}
+
 void bind_client(nb::module_& m) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
-  nb::class_<Client>(m, "Client")
-      .def(nb::new_(&open), nb::arg("options"))
+  nb::class_<Client> c(m, "Client");
+  bind_recoveries(c);
+  c.def(nb::new_(&open), nb::arg("options"))
       .def(
           "wait_connected",
           [](Client& self, std::uint32_t timeout_ms) {

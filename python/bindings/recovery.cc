@@ -101,6 +101,8 @@ RecoveryRule to_rule(const std::string& name) {
 void bind_recovery(nb::module_& m) {
   nb::class_<RecoveryContract>(m, "RecoveryContract", kContract)
       .def(nb::new_(&make), nb::arg("namespace"), nb::arg("page_tokens"), nb::arg("groups"))
+      .def_prop_ro("namespace", &RecoveryContract::name_space)
+      .def_prop_ro("page_tokens", &RecoveryContract::page_tokens)
       .def("required_ranges", &required_ranges, nb::arg("namespace"), nb::arg("start"), nb::arg("end"),
            "[(group, start, end)]: what the boundary `end` needs.")
       .def("restorable_boundaries", &restorable_boundaries, nb::arg("namespace"), nb::arg("start"),

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orbitkv import _core
-from orbitkv._core import NO_STREAM, BlockHashes
+from orbitkv._core import NO_STREAM, BlockHashes, RecoveryContract
 from orbitkv._device import event_of, memory_of, stream_of
 from orbitkv.errors import OrbitKVError, SaveNotSubmittedError
 from orbitkv.values import (
+    Boundary,
     Group,
     Health,
     Layer,
@@ -24,6 +25,9 @@ from orbitkv.values import (
     QueryCandidates,
     QueryLoading,
     QueryReady,
+    RecoveryLoading,
+    RecoveryMissing,
+    RecoveryReady,
     Registration,
     RestoreHandle,
     RestoreStatus,
@@ -35,6 +39,7 @@ __all__ = [
     "NO_LEASE",
     "NO_STREAM",
     "BlockHashes",
+    "Boundary",
     "CacheManagerClient",
     "Group",
     "Health",
@@ -43,6 +48,9 @@ __all__ = [
     "QueryCandidates",
     "QueryLoading",
     "QueryReady",
+    "RecoveryLoading",
+    "RecoveryMissing",
+    "RecoveryReady",
     "Registration",
     "RestoreHandle",
     "RestoreStatus",
@@ -211,6 +219,54 @@ class CacheManagerClient:
         found = self._core.poll_query(instance, req_id, loading.group_id, loading.revision)
         return _query_answer(found, loading.group_id)
 
+    def query_boundaries(
+        self,
+        instance: bytes,
+        contract: RecoveryContract,
+        hashes: Mapping[int, Iterable[bytes]],
+        req_id: str,
+        tail: tuple[int, int],
+        limit: int | None = None,
+    ) -> Boundary:
+        """The greatest boundary of the tail (at most `limit`) at which all groups are complete.
+
+        hashes: by group, one a page of the tail [origin, end). Reads and pins nothing.
+        """
+        origin, end = tail
+        page = contract.page_tokens
+        pages = {}
+        for group, listed in hashes.items():
+            found = self.query_candidates(instance, listed, req_id, group)
+            pages[group] = tuple(sorted((*found.hit_positions, *found.stored_positions)))
+        coverage = {
+            group: [(origin + p * page, origin + (p + 1) * page) for p in there] for group, there in pages.items()
+        }
+        limit = end if limit is None else limit
+        return Boundary(contract.select_boundary(contract.namespace, origin, end, [coverage], limit), pages)
+
+    def read_recovery(
+        self, instance: bytes, hashes: Mapping[int, Iterable[bytes]], req_id: str, origin: int, boundary: int
+    ) -> RecoveryReady | RecoveryLoading | RecoveryMissing:
+        """Leases every page that a boundary needs, of all groups, or nothing.
+
+        hashes: of every registered group the pages of its required range
+        (RecoveryContract.required_ranges of [origin, boundary)). RejectedError: they are not
+        those of the boundary by the registered rules. The same request and hashes get the same
+        leases again. A restore that fails on any rank loses the whole boundary.
+        """
+        groups = [(group, self.hashes(hashes[group])) for group in sorted(hashes)]
+        return _recovery_answer(self._core.read_recovery(instance, req_id, (origin, boundary), groups))
+
+    def poll_recovery(
+        self, instance: bytes, req_id: str, loading: RecoveryLoading
+    ) -> RecoveryReady | RecoveryLoading | RecoveryMissing:
+        """What read_recovery() would answer to the same hashes, without sending them again."""
+        return _recovery_answer(self._core.poll_recovery(instance, req_id, loading.revision))
+
+    def cancel_recovery(self, instance: bytes, req_id: str, revision: int = 0) -> None:
+        """Ends all of its leases that are not consumed. revision: of the answer meant; 0 is whichever."""
+        self._core.cancel_recovery(instance, req_id, revision)
+
     def release(self, lease: bytes) -> None:
         """Gives back a lease that is not restored, or not to its end."""
         self._core.release(lease)
@@ -364,6 +420,17 @@ class CacheManagerClient:
 def _query_answer(found: tuple[int, bytes, bool, int, str], group_id: int) -> QueryReady | QueryLoading:
     blocks, lease, loading, revision, why = found
     return QueryLoading(blocks, group_id, revision) if loading else QueryReady(blocks, lease, revision, why)
+
+
+def _recovery_answer(
+    found: tuple[dict[int, tuple[int, bytes]], bool, bool, int, str, int],
+) -> RecoveryReady | RecoveryLoading | RecoveryMissing:
+    leases, loading, admitted, revision, why, group = found
+    if loading:
+        return RecoveryLoading(revision, admitted)
+    if why:
+        return RecoveryMissing(why, group)
+    return RecoveryReady({g: lease for g, (_, lease) in leases.items()}, revision)
 
 
 def _layer_spec(layer: Layer, size: int) -> _core.LayerSpec:

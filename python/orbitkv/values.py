@@ -84,6 +84,47 @@ class QueryLoading:
 
 
 @dataclass(frozen=True)
+class Boundary:
+    """What query_boundaries() found: the greatest boundary at which every group is complete.
+
+    boundary: in tokens; None: there is none. pages: by group, which pages of the tail are there,
+    in memory or stored, as positions from its origin.
+    """
+
+    boundary: int | None
+    pages: dict[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class RecoveryReady:
+    """Every page of the boundary is leased, one lease a group: restore them, or release them."""
+
+    leases: dict[int, bytes]
+    revision: int
+
+
+@dataclass(frozen=True)
+class RecoveryLoading:
+    """Not all of it is in memory yet: poll_recovery(), ask again, or cancel_recovery().
+
+    admitted: False where it waits for room in memory; then it holds nothing.
+    """
+
+    revision: int
+    admitted: bool = True
+
+
+@dataclass(frozen=True)
+class RecoveryMissing:
+    """Nothing is leased. why: "gone", "timeout", "no_memory", "too_large", or "unknown" (of a poll:
+    it ended, was cancelled or replaced, or is of an earlier Manager). group: the first that is not
+    to be had."""
+
+    why: str
+    group: int
+
+
+@dataclass(frozen=True)
 class _Handle:
     value: int
 

@@ -4,17 +4,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "cache/grants.h"
-#include "cache/images.h"
-#include "cache/instances.h"
-#include "cache/leases.h"
-#include "cache/loads.h"
-#include "cache/namespaces.h"
-#include "cache/operations.h"
-#include "cache/publish.h"
-#include "cache/restore.h"
-#include "cache/sessions.h"
-#include "cache/spill.h"
+#include "cache/core_impl.h"
 
 namespace orbitkv::cache {
 
@@ -26,10 +16,6 @@ ByteCount largest_slab(const mem::Pool& pool) {
   return most;
 }
 
-Error session_closed(SessionId session) {
-  return reconnect(format_text("session %u is closed; open a new one", session.value));
-}
-
 void log_unknown(TransferId transfer) {
   ORBITKV_ERROR("the tier ends transfer %llu, which is not under way",
                 static_cast<unsigned long long>(transfer.value));
@@ -37,47 +23,27 @@ void log_unknown(TransferId transfer) {
 
 }  // namespace
 
-struct Core::Impl {
-  Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* tier_in)
-      : config(c),
-        pool(pool_in),
-        tier(tier_in),
-        namespaces(tier_in),
-        images({{c.max_blocks, c.seed}, c.eviction_batch}, pool_in, namespaces),
-        instances(namespaces, largest_slab(pool_in)),
-        operations(sessions, instances),
-        loads({images, namespaces, pool_in, tier_in}),
-        leases({c.lease_ttl, c.reply_ttl, c.load_wait, c.seed}, images, sessions, loads, tier_in),
-        spill({images, namespaces, pool_in, tier_in}),
-        grants({ports, images, namespaces, sessions, operations}),
-        publisher({ports, images, instances, operations, grants, spill, c.publish_wait}),
-        restorer({ports, images, leases, operations, grants, spill}) {
-    if (tier != nullptr) images.set_keeper(&spill);
-  }
-  ~Impl();
+Error session_closed(SessionId session) {
+  return reconnect(format_text("session %u is closed; open a new one", session.value));
+}
 
-  Result<Registration*> registration_of(SessionId session, RegistrationId id);
-  Result<Leases::Target> target_of(const QueryPart& part);
-  void withdraw(OperationIndex index, const Error& why, TimePoint now);
-  void leave(RegistrationId id);
-  void wake(TimePoint now);
-  void add_tier_stats(CoreStats& s) const;
-
-  CoreConfig config;
-  mem::Pool& pool;
-  Tier* tier;
-  Namespaces namespaces;
-  Sessions sessions;
-  Images images;
-  Instances instances;
-  Operations operations;
-  Loads loads;
-  Leases leases;
-  Spill spill;
-  Grants grants;
-  Publisher publisher;
-  Restorer restorer;
-};
+Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* tier_in)
+    : config(c),
+      pool(pool_in),
+      tier(tier_in),
+      namespaces(tier_in),
+      images({{c.max_blocks, c.seed}, c.eviction_batch}, pool_in, namespaces),
+      instances(namespaces, largest_slab(pool_in)),
+      operations(sessions, instances),
+      loads({images, namespaces, pool_in, tier_in}),
+      leases({c.lease_ttl, c.reply_ttl, c.load_wait, c.seed}, images, sessions, loads, tier_in),
+      recoveries({c.reply_ttl, c.load_wait, pool_in.stats().configured}, {images, sessions, leases, tier_in}),
+      spill({images, namespaces, pool_in, tier_in}),
+      grants({ports, images, namespaces, sessions, operations}),
+      publisher({ports, images, instances, operations, grants, spill, c.publish_wait}),
+      restorer({ports, images, leases, operations, grants, spill}) {
+  if (tier != nullptr) images.set_keeper(&spill);
+}
 
 Core::Core(const CoreConfig& config, mem::Pool& pool, Ports& ports, Tier* tier)
     : impl_(std::make_unique<Impl>(config, pool, ports, tier)) {}
@@ -100,11 +66,14 @@ void Core::open_session(SessionId session, TimePoint) {
 
 void Core::Impl::leave(RegistrationId id) {
   const InstanceId instance = instances.find(id)->instance;
-  if (instances.remove(id)) leases.end_instance(instance);
+  if (!instances.remove(id)) return;
+  recoveries.end_instance(instance);
+  leases.end_instance(instance);
 }
 
 // Who waited for a load looks again, however it ended.
 void Core::Impl::wake(TimePoint now) {
+  recoveries.settle(now);
   if (tier == nullptr) return;
   const std::vector<RecordId> ended = loads.take_ended();
   for (const RecordId record : ended) publisher.wake(record, now);
@@ -124,6 +93,7 @@ void Core::close_session(SessionId session_id, TimePoint now) {
   const bool was_open = session.state == SessionState::kOpen;
   step(session.state, SessionEvent::kClosed);
   if (!was_open) return;
+  impl_->recoveries.end_session(session_id);
   impl_->leases.end_session(session_id);
   const Error why = session_closed(session_id);
   // Waiting publishes first, or they would take over what the others give back.
@@ -198,39 +168,6 @@ Status Core::unregister(SessionId session, RegistrationId registration) {
 
 // ---- commands ----
 
-Result<Leases::Target> Core::Impl::target_of(const QueryPart& part) {
-  const Instance* instance = instances.find_instance(part.instance);
-  if (instance == nullptr) {
-    return busy(format_text("instance %s is not ready: no rank of it has registered",
-                            short_hex(part.instance.bytes).c_str()));
-  }
-  if (!instance->complete()) {
-    return busy(format_text("instance %s is not ready: %u of %zu ranks are registered",
-                            short_hex(part.instance.bytes).c_str(), instance->present,
-                            instance->ranks.size()));
-  }
-  const RegisteredGroup* group = instances.any_rank(*instance).find_group(part.group);
-  if (group == nullptr) {
-    return reject(format_text("group %u is not registered by the instance", part.group.value));
-  }
-  Leases::Target target;
-  target.space = images.table().key_space(instance->name_space, part.group);
-  target.ranks = static_cast<std::uint16_t>(instance->ranks.size());
-  if (tier == nullptr) return target;
-  target.tier = namespaces.space(instance->name_space, part.group);
-  target.shards = group->shards;
-  target.slot_bytes = group->slot_bytes;
-  return target;
-}
-
-Result<QueryAnswer> Core::query(SessionId session, const QueryPart& part, TimePoint now) {
-  if (impl_->sessions.open_session(session) == nullptr) return session_closed(session);
-  ORBITKV_ASSIGN_OR_RETURN(const Leases::Target target, impl_->target_of(part));
-  Result<QueryAnswer> answer = impl_->leases.query(session, part, target, now);
-  impl_->wake(now);
-  return answer;
-}
-
 Result<PublishAnswer> Core::publish(const PublishInput& in, TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(Registration * r, impl_->registration_of(in.op.session, in.registration));
   return impl_->publisher.publish(in, *r, now);
@@ -239,33 +176,6 @@ Result<PublishAnswer> Core::publish(const PublishInput& in, TimePoint now) {
 Result<std::uint32_t> Core::restore(const RestoreInput& in, TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(Registration * r, impl_->registration_of(in.op.session, in.registration));
   return impl_->restorer.restore(in, *r, now);
-}
-
-Status Core::release(SessionId session_id, LeaseId id) {
-  const Session* session = impl_->sessions.open_session(session_id);
-  if (session == nullptr) return session_closed(session_id);
-  Lease* lease = impl_->leases.find(id);
-  if (lease == nullptr) return ok_status();
-  const auto of_instance = [&](RegistrationId r) {
-    return impl_->instances.find(r)->instance == lease->name.instance;
-  };
-  if (lease->session != session_id &&
-      std::none_of(session->registrations.begin(), session->registrations.end(), of_instance)) {
-    return reject("the lease belongs to another instance");
-  }
-  impl_->leases.release(*lease);
-  return ok_status();
-}
-
-Result<TicketAnswer> Core::poll(SessionId session, const TicketName& ticket, Revision revision,
-                                TimePoint now) {
-  if (impl_->sessions.open_session(session) == nullptr) return session_closed(session);
-  return impl_->leases.poll(session, ticket, revision, now);
-}
-
-Status Core::cancel(SessionId session, const TicketName& ticket, Revision revision) {
-  if (impl_->sessions.open_session(session) == nullptr) return session_closed(session);
-  return impl_->leases.cancel(session, ticket, revision);
 }
 
 // ---- completions ----
@@ -284,6 +194,7 @@ void Core::drained(const OperationKey& key, const DrainReport& report, TimePoint
   } else {
     impl_->restorer.drained(index, report);
     impl_->restorer.wake(now);  // the device has room for one more
+    impl_->recoveries.try_again(now);
   }
 }
 
@@ -309,6 +220,8 @@ void Core::tier_ready(TimePoint now) {
 
 void Core::tick(TimePoint now) {
   impl_->leases.expire(now);
+  impl_->recoveries.expire(now);
+  impl_->recoveries.try_again(now);
   tier_ready(now);  // in case its word was lost
   impl_->spill.write_behind();
   impl_->publisher.tick(now);
@@ -363,8 +276,12 @@ CoreStats Core::stats() const {
   s.waits = saves.waits + loads.waits;
   s.expired_leases = leases.expired;
   s.quarantined_extents = images.quarantined_extents;
-  s.undelivered = leases.undelivered;
-  s.tickets = impl_->leases.tickets();
+  const RecoveryStats recoveries = impl_->recoveries.stats();
+  s.undelivered = leases.undelivered + recoveries.undelivered;
+  s.tickets = impl_->leases.tickets().all();
+  s.recoveries = recoveries.ready;
+  s.recoveries_missed = recoveries.missed;
+  s.recovery_waits = recoveries.waits;
   s.leased = images.pinned;
   s.quarantined = impl_->pool.stats().quarantined;
   impl_->add_tier_stats(s);

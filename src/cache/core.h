@@ -89,10 +89,12 @@ struct QueryAnswer {
 
 // A query under its request id, from its first part to the end of what it leased. With a
 // revision, which rises when another list is asked under the id, a ticket names one list.
+enum class TicketKind : std::uint8_t { kPrefix = 1, kRecovery = 2 };
 struct TicketName {
   InstanceId instance;
-  GroupId group;
+  GroupId group;  // of a prefix
   std::string_view request_id;
+  TicketKind kind = TicketKind::kPrefix;
 };
 enum class TicketState : std::uint8_t {
   kUnknown,  // no such ticket, or of another revision: nothing was touched. A miss of the attempt
@@ -102,15 +104,40 @@ enum class TicketState : std::uint8_t {
 };
 enum class Missing : std::uint8_t {
   kNone,
-  kGone,     // not there, or it could not be read
-  kTimeout,  // not in time
+  kGone,      // not there, or it could not be read
+  kTimeout,   // not in time
+  kNoMemory,  // no room for all of a recovery, not in time
+  kTooLarge,  // a recovery that is larger than memory
+};
+struct TicketLease {
+  GroupId group;
+  std::uint32_t blocks = 0;
+  LeaseId lease;
 };
 struct TicketAnswer {
   TicketState state = TicketState::kUnknown;
+  bool admitted = true;  // loading: false, it waits for room and holds nothing
   Missing why = Missing::kNone;
-  std::uint32_t hit_blocks = 0;
+  GroupId missing;               // of a recovery: the first group that is not to be had
+  std::uint32_t hit_blocks = 0;  // of a prefix
   Revision revision;
-  LeaseId lease;  // ready
+  std::vector<TicketLease> leases;  // ready: one of a prefix, one a group of a recovery
+};
+
+// What a request would go on from: the engine has the tokens before `origin` itself and would
+// compute from `boundary` on. Both are multiples of the page.
+struct TokenTail {
+  std::uint64_t origin = 0, boundary = 0;
+  friend bool operator==(const TokenTail&, const TokenTail&) = default;
+};
+// The pages that the boundary needs by the rules of the instance's groups (model/recovery.h):
+// for each group ascending the pages of its required range ascending, as one list.
+struct RecoveryPart {
+  InstanceId instance;
+  std::string_view request_id;
+  TokenTail tail;
+  std::uint32_t first = 0, total = 0;
+  std::span<const BlockHash> hashes;
 };
 
 struct PublishInput {
@@ -154,6 +181,7 @@ struct CoreStats {
   std::uint64_t expired_leases = 0, quarantined_extents = 0;
   std::uint64_t undelivered = 0;  // results that nobody fetched in time
   std::uint32_t tickets = 0;      // unfinished
+  std::uint64_t recoveries = 0, recoveries_missed = 0, recovery_waits = 0;  // waits for room
   ByteCount leased, quarantined;
 
   // Blocks from the tier. `loads` were begun; each lands, fails (by the tier's word), turns
@@ -210,6 +238,8 @@ class Core {
 
   // ---- commands ----
   Result<QueryAnswer> query(SessionId session, const QueryPart& part, TimePoint now);
+  // Every page of one boundary, or nothing: kLoading until all of them are in memory.
+  Result<TicketAnswer> read_recovery(SessionId session, const RecoveryPart& part, TimePoint now);
   Result<PublishAnswer> publish(const PublishInput& in, TimePoint now);
   // Number of blocks that the grant copies. Blocks of an early lease that are on their way:
   // the grant follows, or fail() with kRecompute.

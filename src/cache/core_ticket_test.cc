@@ -49,10 +49,10 @@ TEST(CoreTicket, a_poll_answers_as_the_query_would) {
   EXPECT_EQ(ready.hit_blocks, 8u);
   EXPECT_EQ(ready.revision, first.revision);
   const QueryAnswer again = a.read(0, 10);
-  EXPECT_EQ(again.lease, ready.lease);
+  EXPECT_EQ(again.lease, ready.leases.at(0).lease);
   EXPECT_EQ(again.revision, first.revision);
   EXPECT_EQ(a.stats().hits, 8u) << "counted once";
-  ASSERT_TRUE(a.t->core->release(a.e.scheduler, ready.lease).ok());
+  ASSERT_TRUE(a.t->core->release(a.e.scheduler, ready.leases.at(0).lease).ok());
   EXPECT_EQ(a.poll(first.revision).state, TicketState::kUnknown);
 }
 
@@ -66,7 +66,7 @@ TEST(CoreTicket, an_unknown_poll_submits_nothing) {
   EXPECT_TRUE(a.t.tier.loads.empty());
   EXPECT_EQ(a.stats().leases, 1u);
   EXPECT_EQ(a.stats().tickets, 0u);
-  EXPECT_EQ(a.poll(answer.revision).lease, answer.lease);
+  EXPECT_EQ(a.poll(answer.revision).leases.at(0).lease, answer.lease);
 }
 
 TEST(CoreTicket, what_others_asked_is_refused) {
@@ -97,7 +97,7 @@ Revision bring_to(Asked& a, Stage stage) {
   revision = a.read(0, 8).revision;
   if (stage == Stage::kLoading) return revision;
   a.t.all_loaded();
-  const LeaseId lease = a.poll(revision).lease;
+  const LeaseId lease = a.poll(revision).leases.at(0).lease;
   if (stage == Stage::kConsuming) {
     EXPECT_TRUE(a.t->restore(a.t->next_op(a.e.worker), a.e.registration, lease, blocks(0, 2)).ok());
   }

@@ -147,9 +147,11 @@ Result<RegistrationId> Instances::add(SessionId session, const model::RankRegist
   } else if (instances_.size() == limits::kInstances) {
     return busy(format_text("%u instances are registered; stop one", limits::kInstances));
   }
+  auto contract = model::recovery_contract(rank);
+  if (!contract.ok()) return contract.error();
   Registration r;
   r.groups = std::move(groups);
-  const Instance alone{rank.instance, {}, 0, std::vector<RegistrationId>(rank.world_size)};
+  const Instance alone{rank.instance, {}, 0, std::vector<RegistrationId>(rank.world_size), {}};
   const Instance& joined = instance != nullptr ? *instance : alone;
   if (joined.present + 1u == joined.ranks.size()) ORBITKV_RETURN_IF_ERROR(check_shards(joined, r));
   const auto name_space = namespaces_.intern(model::namespace_digest(rank));
@@ -157,6 +159,7 @@ Result<RegistrationId> Instances::add(SessionId session, const model::RankRegist
   if (instance == nullptr) {
     instance = &instances_.emplace(rank.instance, alone).first->second;
     instance->name_space = *name_space;
+    instance->contract = std::move(*contract);
   }
   r.id = RegistrationId(++last_id_);
   r.session = session;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -45,8 +46,9 @@ struct Registration {
 struct Instance {
   InstanceId id;
   NamespaceIndex name_space;
-  std::uint16_t present = 0;          // ranks that are registered
-  std::vector<RegistrationId> ranks;  // world_size; 0: absent
+  std::uint16_t present = 0;                        // ranks that are registered
+  std::vector<RegistrationId> ranks;                // world_size; 0: absent
+  std::optional<model::RecoveryContract> contract;  // of all ranks; there from the first one on
   bool complete() const { return present == ranks.size(); }
 };
 

@@ -24,13 +24,6 @@ ByteCount record_bytes(std::uint32_t hits) {
   return std::uint64_t{hits} * ByteCount(sizeof(RecordId));
 }
 
-Error metadata_full(const mem::Budget& budget) {
-  return busy(
-      format_text("hash and page lists of this session take %llu of %llu bytes; release leases or wait",
-                  static_cast<unsigned long long>(budget.used().value),
-                  static_cast<unsigned long long>(budget.limit().value)));
-}
-
 Status check_part(const QueryPart& part) {
   if (part.request_id.size() > limits::kRequestIdBytes) {
     return reject(format_text("request id has %zu bytes, the limit is %u", part.request_id.size(),
@@ -67,6 +60,13 @@ Error out_of_order(std::uint32_t expected, const QueryPart& part) {
 }
 
 }  // namespace
+
+Error metadata_full(const mem::Budget& budget) {
+  return busy(
+      format_text("hash and page lists of this session take %llu of %llu bytes; release leases or wait",
+                  static_cast<unsigned long long>(budget.used().value),
+                  static_cast<unsigned long long>(budget.limit().value)));
+}
 
 void ListDigest::add(std::uint64_t hash) {
   a = (std::rotl(a, 23) ^ hash) * 0x9E3779B97F4A7C15;
@@ -148,7 +148,7 @@ void Leases::answer_again(std::uint32_t index, const Seen& seen, QueryAnswer& an
   if (lease.state == LeaseState::kMissed) return retire(index, LeaseEvent::kTold);
   answer.loading = lease.state == LeaseState::kLoading;
   step(lease.state, LeaseEvent::kSameList);
-  if (lease.state == LeaseState::kReady) deliver(index, seen.now);
+  if (lease.state == LeaseState::kReady) deliver(LeaseIndex(index), seen.now);
   answer.lease = lease.id;
 }
 
@@ -183,31 +183,24 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
   const QueryPart& part = seen.part;
   Session& session = sessions_.at(session_id);
   if (part.first != 0) return out_of_order(0, part);
-  if (session.queries == limits::kQueriesPerSession) {
-    return busy(format_text("%u queries of this session hold leases; release or cancel some",
-                            limits::kQueriesPerSession));
-  }
-  if (by_name_.size() == limits::kLeases) {
-    return busy(format_text("%u leases are held on this host; release some", limits::kLeases));
-  }
+  ORBITKV_RETURN_IF_ERROR(reserve(session, 1));
   auto metadata = session.metadata->reserve(list_bytes(part.total));
-  if (!metadata) return metadata_full(*session.metadata);
+  if (!metadata) {
+    unreserve(session, 1);
+    return metadata_full(*session.metadata);
+  }
   if (Status counted = tickets_.open(session); !counted.ok()) {
     session.metadata->release(std::move(*metadata));
+    unreserve(session, 1);
     return counted.error();
   }
-  if (free_.empty()) {
-    free_.push_back(static_cast<std::uint32_t>(leases_.size()));
-    leases_.emplace_back();
-  }
-  const std::uint32_t index = free_.back();
-  free_.pop_back();
+  const std::uint32_t index = take_object();
   Lease& lease = leases_[index];
   Lease fresh;
   fresh.name = {part.instance, part.group, part.mode, std::string(part.request_id)};
   fresh.session = session_id;
   fresh.state = LeaseState::kCollecting;
-  fresh.revision = Revision(++last_revision_);
+  fresh.revision = next_revision();
   fresh.total = part.total;
   fresh.early = part.early_lease;
   fresh.ranks = seen.target.ranks;
@@ -218,7 +211,6 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
   fresh.metadata = std::move(*metadata);
   lease = std::move(fresh);
   by_name_.emplace(lease.name, index);
-  ++session.queries;
   collect(index);
   return index;
 }
@@ -247,7 +239,7 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
   const bool gives_up_loads = lease.pending > 0;
   unpin_from(index, kept);
   if (gives_up_loads) look_up(seen, answer);
-  lease.revision = Revision(++last_revision_);
+  lease.revision = next_revision();
   lease.total = seen.part.total;
   lease.early = seen.part.early_lease;
   lease.ranks = seen.target.ranks;
@@ -304,7 +296,7 @@ void Leases::absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer) {
   const bool over = lease.state == LeaseState::kRetired;
   answer.hit_blocks = over ? 0 : lease.hits;
   if (over) return;
-  if (lease.id) deliver(index, seen.now);
+  if (lease.id) deliver(LeaseIndex(index), seen.now);
   answer.lease = lease.id;
   answer.loading = lease.state == LeaseState::kLoading;
 }

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -35,6 +36,9 @@ struct ListDigest {
   friend bool operator==(const ListDigest&, const ListDigest&) = default;
 };
 
+// The answer where a session's budget for lists is full.
+Error metadata_full(const mem::Budget& budget);
+
 struct QueryName {
   InstanceId instance;
   GroupId group;
@@ -48,8 +52,24 @@ struct QueryNameView {
   std::string_view request_id;
 };
 
+// What has become of a member of a recovery.
+struct MemberEvent {
+  enum class Kind : std::uint8_t { kLanded, kFailed, kEnded };
+  Kind kind = Kind::kLanded;
+  RecoveryIndex recovery;
+  Revision revision;
+  GroupId group;
+};
+
+// Where a page is.
+struct PageAt {
+  RecordId record = kNoRecord;  // sealed or loading
+  TierRef stored;               // where there is no record
+};
+
 struct Lease {
   QueryName name;
+  RecoveryIndex recovery = kNoRecovery;  // of a member; it is found by its lease id alone
   SessionId session;
   LeaseState state = LeaseState::kRetired;
   Revision revision;
@@ -122,8 +142,41 @@ class Leases {
   // Until when its blocks are waited for.
   TimePoint wait_end(const Lease& lease) const { return lease.started + config_.load_wait; }
 
+  // ---- members of recoveries: exact, without a name; cache/recoveries.h bounds and ends them ----
+  struct Member {
+    RecoveryIndex recovery;
+    Revision revision;  // of no other list
+    SessionId session;
+    InstanceId instance;
+    GroupId group;
+    std::uint16_t ranks = 1;
+    TimePoint started;
+  };
+  LeaseIndex add_member(const Member& member);
+  // nullptr: it has ended.
+  Lease* member(LeaseIndex index, Revision revision);
+  struct Exact {
+    LeaseIndex member;
+    const Target& target;
+    std::span<const BlockHash> hashes;
+    std::span<PageAt> pages;  // each is somewhere
+  };
+  enum class Took : std::uint8_t { kAll, kLoads, kNoRoom };
+  // All pages of all sets are pinned, and those that are stored queued, or nothing is held. Pins
+  // what is there before it evicts for the rest.
+  Took take_exact(std::span<const Exact> sets);
+  // It becomes a lease that is not delivered.
+  void open_member(LeaseIndex index);
+  void deliver(LeaseIndex index, TimePoint now);
+  void end_member(LeaseIndex index, Revision revision);
+  std::vector<MemberEvent> take_member_events() { return std::exchange(member_events_, {}); }
+  Revision next_revision() { return Revision(++last_revision_); }
+  TicketCounts& tickets() { return tickets_; }
+  // Places for `n` leases. kBusy: a bound.
+  Status reserve(Session& session, std::uint32_t n);
+  void unreserve(Session& session, std::uint32_t n);
+
   LeaseStats stats() const { return stats_; }
-  std::uint32_t tickets() const { return tickets_.all(); }
   std::uint32_t count(const InstanceId& instance) const;
 
  private:
@@ -188,10 +241,13 @@ class Leases {
   void unpin_from(std::uint32_t index, std::size_t kept);
   void retire(std::uint32_t index, LeaseEvent event);
   void collect(std::uint32_t index);
-  void deliver(std::uint32_t index, TimePoint now);
   void end_due(std::uint32_t index, TimePoint now);
   TicketAnswer tell(std::uint32_t index, TimePoint now);
-  std::uint32_t index_of(const Lease& lease) const { return by_name_.find(lease.name)->second; }
+  std::uint32_t index_of(const Lease& lease) const { return by_id_.find(lease.id)->second; }
+  std::uint32_t take_object();
+  bool take_stored(std::span<const Exact> sets);
+  void pin_page(const Exact& set, std::uint32_t i);
+  void unpin_pages(const Exact& set);
   LeaseId make_id();
 
   Config config_;
@@ -205,6 +261,8 @@ class Leases {
   std::unordered_map<LeaseId, std::uint32_t, Hash> by_id_;
   std::uint64_t last_revision_, last_id_ = 0;
   TicketCounts tickets_;
+  std::uint32_t reserved_ = 0;  // places for leases
+  std::vector<MemberEvent> member_events_;
   Deadlines deadlines_;
   // Of the part at hand.
   std::vector<Lookup> lookups_;

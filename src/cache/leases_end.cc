@@ -10,7 +10,6 @@ namespace orbitkv::cache {
 namespace {
 
 constexpr std::size_t kKeptRecords = 1024;  // of a recycled object
-constexpr Duration kCollectAtLeast = seconds(5);
 
 }  // namespace
 
@@ -81,15 +80,14 @@ void Leases::end_due(std::uint32_t index, TimePoint now) {
   retire(index, LeaseEvent::kExpire);
 }
 
-// Even where nothing is waited for, parts need time to come.
 void Leases::collect(std::uint32_t index) {
   const Duration wait = std::max(config_.load_wait, kCollectAtLeast);
   deadlines_.set(index, Term::kCollect, leases_[index].started + wait);
 }
 
-void Leases::deliver(std::uint32_t index, TimePoint now) {
-  leases_[index].delivered = true;
-  deadlines_.set(index, Term::kLease, now + config_.ttl);
+void Leases::deliver(LeaseIndex index, TimePoint now) {
+  leases_[index.value].delivered = true;
+  deadlines_.set(index.value, Term::kLease, now + config_.ttl);
 }
 
 void Leases::close_ticket(Lease& lease) {
@@ -116,14 +114,18 @@ Result<TicketAnswer> Leases::poll(SessionId session, const TicketName& ticket, R
 
 TicketAnswer Leases::tell(std::uint32_t index, TimePoint now) {
   const Lease& lease = leases_[index];
-  TicketAnswer answer{TicketState::kLoading, Missing::kNone, lease.hits, lease.revision, lease.id};
+  TicketAnswer answer;
+  answer.state = TicketState::kLoading;
+  answer.hit_blocks = lease.hits;
+  answer.revision = lease.revision;
   if (lease.state == LeaseState::kMissed) {
     answer.state = TicketState::kMissing;
     answer.why = lease.why == Missing::kNone ? Missing::kGone : lease.why;
     retire(index, LeaseEvent::kTold);
   } else if (lease.id) {
     answer.state = TicketState::kReady;
-    if (!lease.delivered) deliver(index, now);
+    answer.leases = {{lease.name.group, lease.hits, lease.id}};
+    if (!lease.delivered) deliver(LeaseIndex(index), now);
   }
   return answer;
 }
@@ -154,17 +156,21 @@ void Leases::retire(std::uint32_t index, LeaseEvent event) {
   deadlines_.clear(index);
   unpin_from(index, 0);
   if (lease.records.capacity() > kKeptRecords) std::vector<RecordId>().swap(lease.records);
-  Session& session = sessions_.at(lease.session);
-  if (lease.metadata.open()) session.metadata->release(std::move(lease.metadata));
-  --session.queries;
-  close_ticket(lease);
   if (lease.id) {
     by_id_.erase(lease.id);
     lease.id = {};
     --stats_.leases;
   }
-  by_name_.erase(by_name_.find(lease.name));
   free_.push_back(index);
+  if (lease.recovery != kNoRecovery) {
+    member_events_.push_back({MemberEvent::Kind::kEnded, lease.recovery, lease.revision, lease.name.group});
+    return;
+  }
+  Session& session = sessions_.at(lease.session);
+  if (lease.metadata.open()) session.metadata->release(std::move(lease.metadata));
+  unreserve(session, 1);
+  close_ticket(lease);
+  by_name_.erase(by_name_.find(lease.name));
 }
 
 }  // namespace orbitkv::cache

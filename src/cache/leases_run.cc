@@ -150,7 +150,11 @@ void Leases::settle(const Loads::Ended& ended, TimePoint now) {
     if (lease.state == LeaseState::kRetired || w.position >= lease.hits) continue;
     // What has been leased stays: a restore of it learns what has become of it.
     const bool leased = lease.state == LeaseState::kReady || lease.state == LeaseState::kConsuming;
-    if (!ended.ok && !leased) {
+    if (lease.recovery != kNoRecovery) {
+      if (ended.ok && lease.pending > 0) continue;
+      member_events_.push_back({ended.ok ? MemberEvent::Kind::kLanded : MemberEvent::Kind::kFailed,
+                                lease.recovery, lease.revision, lease.name.group});
+    } else if (!ended.ok && !leased) {
       cut(w.lease.value, w.position, now);
     } else if (lease.state == LeaseState::kLoading && (lease.pending == 0 || nearly_there(lease))) {
       land(w.lease.value, now);

@@ -14,6 +14,11 @@
 
 namespace orbitkv::cache {
 
+using RecoveryIndex = Id<struct RecoveryIndexTag, std::uint32_t>;
+inline constexpr RecoveryIndex kNoRecovery{0xFFFFFFFFu};
+// Even where nothing is waited for, parts need time to come.
+inline constexpr Duration kCollectAtLeast = seconds(5);
+
 // Every session has a few that nobody can take from it; above those all share.
 class TicketCounts {
  public:

@@ -211,6 +211,51 @@ inline constexpr Transitions<LeaseState, LeaseEvent> kLease{{{
 }}};
 }  // namespace detail
 
+// ---- recovery: one object for one list ----
+
+enum class RecoveryState : std::uint8_t {
+  kCollecting,  // parts are still to come; nothing is held
+  kWaiting,     // all of it can be had, but there is no room now; nothing is held
+  kLoading,     // all of it is pinned, some of it is on its way from the tier
+  kReady,       // leased, one lease a group
+  kMissed,      // ended without, and nobody has been told: nothing is held
+  kRetired,
+  kIllegal,
+};
+enum class RecoveryEvent : std::uint8_t {
+  kPart,      // a part that is not the last
+  kInMemory,  // all of it was in memory, and is leased
+  kLoads,     // all of it is pinned, the rest is being loaded
+  kNoRoom,    // it could not be pinned and loaded as a whole
+  kLanded,    // the last page has landed
+  kFail,      // a page is nowhere or did not come; the wait is over; it is too large
+  kSameList,  // the whole list was asked again, unchanged
+  kEmptied,   // the last of its leases has ended
+  kTold,      // a reply says that there is nothing
+  kCancel,    // by name or by another list, or its session or instance ended
+  kExpire,
+  kCount,
+};
+
+namespace detail {
+using V = RecoveryState;
+inline constexpr Transitions<RecoveryState, RecoveryEvent> kRecovery{{{
+    // kPart, kInMemory, kLoads, kNoRoom, kLanded, kFail, kSameList, kEmptied, kTold, kCancel, kExpire
+    {{V::kCollecting, V::kReady, V::kLoading, V::kWaiting, V::kIllegal, V::kMissed, V::kIllegal, V::kIllegal,
+      V::kIllegal, V::kRetired, V::kRetired}},  // kCollecting
+    {{V::kIllegal, V::kReady, V::kLoading, V::kWaiting, V::kIllegal, V::kMissed, V::kWaiting, V::kIllegal,
+      V::kIllegal, V::kRetired, V::kIllegal}},  // kWaiting
+    {{V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kReady, V::kMissed, V::kLoading, V::kIllegal,
+      V::kIllegal, V::kRetired, V::kIllegal}},  // kLoading
+    {{V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kReady, V::kRetired,
+      V::kIllegal, V::kRetired, V::kRetired}},  // kReady
+    {{V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal,
+      V::kRetired, V::kRetired, V::kRetired}},  // kMissed
+    {{V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal,
+      V::kIllegal, V::kIllegal, V::kIllegal}},  // kRetired
+}}};
+}  // namespace detail
+
 // ---- restore ----
 
 enum class RestoreState : std::uint8_t {
@@ -270,6 +315,9 @@ constexpr LoadState next(LoadState s, LoadEvent e) {
 }
 constexpr LeaseState next(LeaseState s, LeaseEvent e) {
   return detail::kLease.next(s, e);
+}
+constexpr RecoveryState next(RecoveryState s, RecoveryEvent e) {
+  return detail::kRecovery.next(s, e);
 }
 constexpr RestoreState next(RestoreState s, RestoreEvent e) {
   return detail::kRestore.next(s, e);

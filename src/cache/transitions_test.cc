@@ -77,6 +77,17 @@ TEST(Transitions, Lease) {
                                                          "--------------"});  // retired
 }
 
+TEST(Transitions, Recovery) {
+  // events: part in-memory loads no-room landed fail same-list emptied told cancel expire
+  // states: C collecting, W waiting, L loading, R ready, M missed, X retired
+  expect_cells<RecoveryState, RecoveryEvent, 6, 11>("CWLRMX", {"CRLW-M---XX",    // collecting
+                                                               "-RLW-MW--X-",    // waiting
+                                                               "----RML--X-",    // loading
+                                                               "------RX-XX",    // ready
+                                                               "--------XXX",    // missed
+                                                               "-----------"});  // retired
+}
+
 TEST(Transitions, Restore) {
   // events: await pin give-up nothing bank-full grant verified fail withdraw claim-seen lost
   // states: S submitted, A awaiting, P pinned, G granted, C claimed, E ended

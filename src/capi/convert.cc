@@ -142,6 +142,34 @@ Outcome to_query(const orbitkv_query* in, Query& out) {
   return to_hashes(query.hashes, query.hash_count, out.hashes);
 }
 
+Outcome to_recovery(const orbitkv_recovery* in, RecoveryQuery& out) {
+  orbitkv_recovery recovery{};
+  Outcome outcome = read_sized(in, recovery);
+  if (!outcome.ok()) return outcome;
+  if (recovery.request_id == nullptr) return reject("request_id is NULL");
+  out.instance = to_instance(recovery.instance);
+  out.request_id = recovery.request_id;
+  outcome = each<orbitkv_recovery_group>(
+      {"groups", limits::kGroups}, {recovery.groups, recovery.group_count},
+      [&](const orbitkv_recovery_group& group) {
+        auto& part = out.groups.emplace_back();
+        part.group = group.group;
+        return to_hashes(group.hashes, group.hash_count, part.hashes);
+      });
+  out.set = {recovery.origin, recovery.boundary, out.groups};
+  return outcome;
+}
+
+Outcome from_recovered(const client::Recovered& in, orbitkv_recovered& out) {
+  if (in.leases.size() > out.lease_capacity) return reject("leases has less room than there are groups");
+  for (std::size_t i = 0; i < in.leases.size(); ++i) out.leases[i] = from_lease(in.leases[i].lease);
+  out.lease_count = in.leases.size();
+  out.loading = in.loading ? 1 : 0;
+  out.missing = static_cast<int32_t>(in.why);
+  out.revision = in.ticket.revision;
+  return {};
+}
+
 Outcome to_save(const orbitkv_save* in, Save& out) {
   orbitkv_save save{};
   Outcome outcome = read_sized(in, save);

@@ -20,6 +20,16 @@ struct Query {
 };
 Outcome to_query(const orbitkv_query* in, Query& out);
 
+struct RecoveryQuery {
+  InstanceId instance;
+  std::string_view request_id;
+  std::vector<client::RecoveryGroup> groups;
+  client::RecoverySet set;  // views `groups`
+};
+Outcome to_recovery(const orbitkv_recovery* in, RecoveryQuery& out);
+// Reject: there is no room for the leases.
+Outcome from_recovered(const client::Recovered& in, orbitkv_recovered& out);
+
 struct Save {
   std::vector<client::SaveGroup> groups;
   client::SaveOptions options;

@@ -85,6 +85,26 @@ void write_positions(const std::vector<std::uint32_t>& found, orbitkv_positions*
   std::copy_n(found.begin(), std::min(found.size(), out->capacity), out->positions);
 }
 
+// `run` asks; what it finds goes to the caller's struct, whose room was looked at before.
+template <class Run>
+Outcome with_recovery(const orbitkv_recovery* recovery, orbitkv_recovered* out, Run run) {
+  Outcome outcome = orbitkv::capi::check_out(out);
+  if (!outcome.ok()) return outcome;
+  orbitkv_recovered value;
+  outcome = orbitkv::capi::read_sized(out, value);
+  if (!outcome.ok()) return outcome;
+  orbitkv::capi::RecoveryQuery query;
+  outcome = orbitkv::capi::to_recovery(recovery, query);
+  if (!outcome.ok()) return outcome;
+  if (value.leases == nullptr || value.lease_capacity < query.groups.size())
+    return reject("leases has less room than there are groups");
+  orbitkv::client::Recovered found;
+  outcome = run(query, value.revision, found);
+  if (outcome.ok()) outcome = orbitkv::capi::from_recovered(found, value);
+  if (outcome.ok()) orbitkv::capi::write_sized(value, out);
+  return outcome;
+}
+
 }  // namespace
 
 extern "C" {
@@ -259,6 +279,33 @@ orbitkv_action orbitkv_poll_query(orbitkv_client* client, const orbitkv_query* q
     if (!outcome.ok()) return outcome;
     orbitkv::capi::write_sized(orbitkv::capi::from_ready(ready), hit);
     return outcome;
+  });
+}
+
+orbitkv_action orbitkv_read_recovery(orbitkv_client* client, const orbitkv_recovery* recovery,
+                                     orbitkv_recovered* out, orbitkv_error* error) {
+  return with_client(client, error, [&](Client& c) {
+    return with_recovery(recovery, out, [&](const auto& query, std::uint64_t, auto& found) {
+      return c.read_recovery(query.instance, query.request_id, query.set, found);
+    });
+  });
+}
+
+orbitkv_action orbitkv_poll_recovery(orbitkv_client* client, const orbitkv_recovery* recovery,
+                                     orbitkv_recovered* out, orbitkv_error* error) {
+  return with_client(client, error, [&](Client& c) {
+    return with_recovery(recovery, out, [&](const auto& query, std::uint64_t revision, auto& found) {
+      return c.poll_recovery(query.instance, query.request_id, {0, revision}, found);
+    });
+  });
+}
+
+orbitkv_action orbitkv_cancel_recovery(orbitkv_client* client, const orbitkv_recovery* recovery,
+                                       uint64_t revision, orbitkv_error* error) {
+  return with_client(client, error, [&](Client& c) {
+    orbitkv::capi::RecoveryQuery query;
+    Outcome outcome = orbitkv::capi::to_recovery(recovery, query);
+    return outcome.ok() ? c.cancel_recovery(query.instance, query.request_id, {0, revision}) : outcome;
   });
 }
 

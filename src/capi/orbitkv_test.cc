@@ -42,6 +42,9 @@ struct Arguments {
   orbitkv_lease lease = {{1}};
   orbitkv_hit hit = ORBITKV_HIT_INIT;
   orbitkv_hash hash = {};
+  orbitkv_recovery_group group = ORBITKV_RECOVERY_GROUP_INIT;
+  orbitkv_recovery recovery = ORBITKV_RECOVERY_INIT;
+  orbitkv_recovered recovered = ORBITKV_RECOVERED_INIT;
   orbitkv_operation operation = {0};
   orbitkv_registration registration = {0};
   std::uint32_t hits = 0;
@@ -52,6 +55,15 @@ struct Arguments {
     query.request_id = "r";
     query.hashes = &hash;
     query.hash_count = 1;
+    group.hashes = &hash;
+    group.hash_count = 1;
+    recovery.request_id = "r";
+    recovery.boundary = 16;
+    recovery.groups = &group;
+    recovery.group_count = 1;
+    recovered.leases = &lease;
+    recovered.lease_capacity = 1;
+    recovered.revision = 1;
     layer.name = "l";
     layer.base = page;
     layer.bytes = layer.block_stride = layer.row_bytes = sizeof(page);
@@ -80,6 +92,9 @@ std::vector<Call> calls_of(Arguments& a) {
        }},
       {"release", [&](C c, E e) { return orbitkv_release(c, &a.lease, e); }},
       {"cancel_query", [&](C c, E e) { return orbitkv_cancel_query(c, &a.query, e); }},
+      {"read_recovery", [&](C c, E e) { return orbitkv_read_recovery(c, &a.recovery, &a.recovered, e); }},
+      {"poll_recovery", [&](C c, E e) { return orbitkv_poll_recovery(c, &a.recovery, &a.recovered, e); }},
+      {"cancel_recovery", [&](C c, E e) { return orbitkv_cancel_recovery(c, &a.recovery, 0, e); }},
       {"start_save",
        [&](C c, E e) { return orbitkv_start_save(c, kNoRegistration, &a.save, &a.operation, e); }},
       {"start_restore",
@@ -132,6 +147,12 @@ TEST(Orbitkv, NoArgumentIsAnAnswerOfEveryCall) {
   EXPECT_EQ(orbitkv_poll_query(c, nullptr, &a.hit, &e), ORBITKV_REJECT);
   a.hit.revision = 0;
   EXPECT_EQ(orbitkv_poll_query(c, &a.query, &a.hit, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_read_recovery(c, nullptr, &a.recovered, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_read_recovery(c, &a.recovery, nullptr, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_cancel_recovery(c, nullptr, 0, &e), ORBITKV_REJECT);
+  a.recovered.lease_capacity = 0;
+  EXPECT_EQ(orbitkv_read_recovery(c, &a.recovery, &a.recovered, &e), ORBITKV_REJECT);
+  EXPECT_STREQ(e.message, "leases has less room than there are groups");
   EXPECT_EQ(orbitkv_release(c, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_cancel_query(c, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_start_save(c, kNoRegistration, nullptr, &a.operation, &e), ORBITKV_REJECT);
@@ -154,7 +175,7 @@ TEST(Orbitkv, AStructWithoutItsSizeIsAnAnswerOfEveryCall) {
   Arguments a;
   orbitkv_options options = ORBITKV_OPTIONS_INIT;
   options.size = a.query.size = a.memory.size = a.save.size = a.restore.size = 0;
-  a.status.size = a.report.size = a.health.size = 0;
+  a.status.size = a.report.size = a.health.size = a.recovery.size = 0;
   for (const Call& call : calls_of(a)) {
     const std::string name = call.name;
     if (name == "wait_connected" || name == "ping" || name == "status_json" || name == "unregister" ||

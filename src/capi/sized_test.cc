@@ -42,6 +42,9 @@ TEST(Sized, VersionOneLaysItsStructsOutLikeThis) {
   EXPECT_EQ(offsetof(orbitkv_memory, layer_count), 80u);
   EXPECT_EQ(offsetof(orbitkv_query, group), 48u);
   EXPECT_EQ(offsetof(orbitkv_hit, lease), 16u);
+  EXPECT_EQ(offsetof(orbitkv_recovery_group, hash_count), 24u);
+  EXPECT_EQ(offsetof(orbitkv_recovery, group_count), 56u);
+  EXPECT_EQ(offsetof(orbitkv_recovered, revision), 40u);
   EXPECT_EQ(offsetof(orbitkv_save_group, count), 32u);
   EXPECT_EQ(offsetof(orbitkv_save, ready_stream), 24u);
   EXPECT_EQ(offsetof(orbitkv_load, block_count), 40u);

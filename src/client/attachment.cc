@@ -121,18 +121,22 @@ bool Attachment::send(wire::Command& command) {
 
 // ---- leases that nobody waits for any more ----
 
-LeaseId Attachment::lease_in(const wire::Reply& reply) {
-  if (reply.code != Code::kOk) return {};
+std::vector<LeaseId> Attachment::leases_in(const wire::Reply& reply) {
+  const bool query = reply.opcode == wire::Opcode::kQuery;
+  const bool ticket = reply.opcode == wire::Opcode::kPoll || reply.opcode == wire::Opcode::kReadRecovery;
+  std::vector<LeaseId> out;
+  if (reply.code != Code::kOk || !(query || ticket)) return out;
   wire::Buffer frame(reply.length);
-  if (reply.opcode == wire::Opcode::kQuery) {
-    std::memcpy(frame.data(), channel_->slot(reply.slot), frame.size());
-    const auto query = wire::decode_query_reply(frame);
-    return query.ok() ? query->lease : LeaseId{};
-  }
-  if (reply.opcode != wire::Opcode::kPoll) return {};
   std::memcpy(frame.data(), channel_->slot(reply.slot), frame.size());
-  const auto ticket = wire::decode_ticket_reply(frame);
-  return ticket.ok() ? ticket->lease : LeaseId{};
+  if (query) {
+    const auto answer = wire::decode_query_reply(frame);
+    if (answer.ok() && answer->lease) out.push_back(answer->lease);
+    return out;
+  }
+  const auto answer = wire::decode_ticket_reply(frame);
+  if (!answer.ok()) return out;
+  for (const wire::TicketLease& lease : answer->leases) out.push_back(lease.lease);
+  return out;
 }
 
 // Nobody waits for the answers: they are late from the start.
@@ -157,11 +161,12 @@ std::optional<wire::Reply> Attachment::take_replies(std::uint64_t request) {
     }
     if (reply->request == request) {
       // Asked again, the same list has the same lease.
-      if (!unwanted_.empty()) unwanted_.erase(lease_in(*reply).bytes);
+      if (unwanted_.empty()) return *reply;
+      for (const LeaseId& lease : leases_in(*reply)) unwanted_.erase(lease.bytes);
       return *reply;
     }
     if (auto late = late_.find(reply->request); late != late_.end()) {
-      if (const LeaseId lease = lease_in(*reply)) unwanted_.insert(lease.bytes);
+      for (const LeaseId& lease : leases_in(*reply)) unwanted_.insert(lease.bytes);
       free_slots_ |= 1u << late->second;
       late_.erase(late);
     }

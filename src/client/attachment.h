@@ -98,7 +98,7 @@ class Attachment {
   Result<wire::Buffer> take_reply(const wire::Reply& reply);
   // Puts request_ into a free slot, and the command into the ring. False: that is full.
   bool send(wire::Command& command);
-  LeaseId lease_in(const wire::Reply& reply);  // zero: none
+  std::vector<LeaseId> leases_in(const wire::Reply& reply);
   void release_unwanted();
   void collect_retired();
 

@@ -15,6 +15,7 @@
 #include "client/devices.h"
 #include "client/executor.h"
 #include "client/io_thread.h"
+#include "client/queries.h"
 #include "client/submit.h"
 #include "device/cuda/cuda_device.h"
 #include "shm/bootstrap.h"
@@ -89,6 +90,9 @@ struct Client::Impl {
     auto current = link.use();
     if (!current) return reconnect("no Manager is attached: " + io.state().message);
     return current->call(opcode, encode, options.timeout_ms);
+  }
+  SendCommand commands() {
+    return [this](wire::Opcode opcode, const Attachment::Encode& encode) { return command(opcode, encode); };
   }
 
   const Options options;
@@ -258,57 +262,10 @@ Outcome Client::unregister(RegistrationHandle registration) {
 
 // ---- queries ----
 
-namespace {
-struct QueryResult {
-  std::uint32_t hit_blocks = 0;
-  LeaseId lease;
-  bool loading = false;
-  std::uint64_t revision = 0;
-  std::vector<std::uint32_t> resident, stored;
-};
-
-void collect_positions(const wire::QueryReply& reply, std::span<const std::uint64_t> bitmap,
-                       std::vector<std::uint32_t>& out) {
-  for (std::uint32_t i = 0; i < reply.count && !bitmap.empty(); ++i)
-    if (bitmap[i / 64] >> (i % 64) & 1) out.push_back(reply.first + i);
-}
-}  // namespace
-
-// One command a frame's worth of hashes; the Manager carries the run over the parts.
-template <class Command>
-static Result<QueryResult> run_query(wire::QueryRequest request, std::span<const BlockHash> hashes,
-                                     Command command) {
-  QueryResult result;
-  if (request.request_id.size() > limits::kRequestIdBytes)
-    return reject(format_text("a request id has at most %u bytes", limits::kRequestIdBytes));
-  const std::size_t most = limits::kMetadataPerOperation.value / limits::kBlockHashBytes;
-  if (hashes.size() > most) return reject(format_text("a query has at most %zu hashes", most));
-  request.total = static_cast<std::uint32_t>(hashes.size());
-  const std::uint32_t step = wire::query_hashes_per_frame(request.request_id.size());
-  for (std::uint32_t at = 0; at < request.total; at += step) {
-    request.first = at;
-    request.hashes = hashes.subspan(at, std::min<std::size_t>(step, request.total - at));
-    ORBITKV_ASSIGN_OR_RETURN(auto frame, command(request));
-    ORBITKV_ASSIGN_OR_RETURN(auto reply, wire::decode_query_reply(frame));
-    if (reply.first != at || reply.count != request.hashes.size())
-      return bug("the reply answers another query part");
-    result.hit_blocks = reply.hit_blocks;
-    result.lease = reply.lease;
-    result.loading = reply.loading;
-    result.revision = reply.revision.value;
-    if (request.mode != wire::QueryMode::kDiscover) continue;
-    collect_positions(reply, reply.resident, result.resident);
-    collect_positions(reply, reply.stored, result.stored);
-  }
-  return result;
-}
-
 Outcome Client::query_candidates(InstanceId instance, std::span<const BlockHash> hashes,
                                  std::string_view request_id, std::uint16_t group, Candidates& out) {
   wire::QueryRequest request{instance, GroupId(group), wire::QueryMode::kDiscover, request_id, 0, 0, {}};
-  auto result = run_query(request, hashes, [&](const wire::QueryRequest& part) {
-    return impl_->command(wire::Opcode::kQuery, [&](wire::Buffer& frame) { wire::encode(part, frame); });
-  });
+  auto result = run_query(request, hashes, impl_->commands());
   if (!result.ok()) return outcome_of(result);
   out.hit_blocks = result->hit_blocks;
   out.hit_positions = std::move(result->resident);
@@ -320,12 +277,39 @@ Outcome Client::query_prefetch(InstanceId instance, std::span<const BlockHash> h
                                std::string_view request_id, std::uint16_t group, Ready& out) {
   wire::QueryRequest request{
       instance, GroupId(group), wire::QueryMode::kRead, request_id, 0, 0, {}, impl_->options.early_leases};
-  auto result = run_query(request, hashes, [&](const wire::QueryRequest& part) {
-    return impl_->command(wire::Opcode::kQuery, [&](wire::Buffer& frame) { wire::encode(part, frame); });
-  });
+  auto result = run_query(request, hashes, impl_->commands());
   if (!result.ok()) return outcome_of(result);
   const std::uint32_t blocks = result->lease || result->loading ? result->hit_blocks : 0;
   out = {blocks, result->lease, result->loading, {group, result->revision}};
+  return {};
+}
+
+Outcome Client::poll_query(InstanceId instance, std::string_view request_id, const Ticket& ticket,
+                           Ready& out) {
+  const auto reply =
+      run_poll({instance, GroupId(ticket.group), request_id, Revision(ticket.revision)}, impl_->commands());
+  if (!reply.ok()) return outcome_of(reply);
+  const LeaseId lease = reply->leases.empty() ? LeaseId{} : reply->leases[0].lease;
+  out = {reply->hit_blocks, lease, reply->state == wire::TicketState::kLoading, ticket, missing(*reply)};
+  return {};
+}
+
+Outcome Client::read_recovery(InstanceId instance, std::string_view request_id, const RecoverySet& set,
+                              Recovered& out) {
+  const auto reply =
+      run_recovery({instance, request_id, set.origin, set.boundary, 0, 0, {}}, set.groups, impl_->commands());
+  if (!reply.ok()) return outcome_of(reply);
+  out = to_recovered(*reply);
+  return {};
+}
+
+Outcome Client::poll_recovery(InstanceId instance, std::string_view request_id, const Ticket& ticket,
+                              Recovered& out) {
+  const auto reply = run_poll(
+      {instance, {}, request_id, Revision(ticket.revision), wire::TicketKind::kRecovery}, impl_->commands());
+  if (!reply.ok()) return outcome_of(reply);
+  out = to_recovered(*reply);
+  out.ticket = ticket;
   return {};
 }
 
@@ -336,30 +320,13 @@ Outcome Client::release(LeaseId lease) {
 }
 
 Outcome Client::cancel_query(InstanceId instance, std::string_view request_id, const Ticket& ticket) {
-  if (request_id.size() > limits::kRequestIdBytes) return {Action::kReject, "the request id is too long"};
-  return outcome_of(impl_->command(wire::Opcode::kCancelQuery, [&](wire::Buffer& frame) {
-    wire::encode(
-        wire::CancelQueryRequest{instance, GroupId(ticket.group), request_id, Revision(ticket.revision)},
-        frame);
-  }));
+  return outcome_of(run_cancel({instance, GroupId(ticket.group), request_id, Revision(ticket.revision)},
+                               impl_->commands()));
 }
 
-Outcome Client::poll_query(InstanceId instance, std::string_view request_id, const Ticket& ticket,
-                           Ready& out) {
-  if (request_id.size() > limits::kRequestIdBytes) return {Action::kReject, "the request id is too long"};
-  if (ticket.revision == 0)
-    return {Action::kReject, "a poll needs the ticket of an answer, with its revision"};
-  const auto frame = impl_->command(wire::Opcode::kPoll, [&](wire::Buffer& request) {
-    wire::encode(wire::PollRequest{instance, GroupId(ticket.group), request_id, Revision(ticket.revision)},
-                 request);
-  });
-  if (!frame.ok()) return outcome_of(frame);
-  const auto reply = wire::decode_ticket_reply(*frame);
-  if (!reply.ok()) return outcome_of(reply);
-  const bool unknown = reply->state == wire::TicketState::kUnknown;
-  out = {reply->hit_blocks, reply->lease, reply->state == wire::TicketState::kLoading, ticket,
-         unknown ? Missing::kUnknown : static_cast<Missing>(reply->why)};
-  return {};
+Outcome Client::cancel_recovery(InstanceId instance, std::string_view request_id, const Ticket& ticket) {
+  return outcome_of(run_cancel(
+      {instance, {}, request_id, Revision(ticket.revision), wire::TicketKind::kRecovery}, impl_->commands()));
 }
 
 Outcome Client::ping() {

@@ -20,11 +20,20 @@ wire::Missing to_wire(cache::Missing why) {
     case cache::Missing::kNone: break;
     case cache::Missing::kGone: return wire::Missing::kGone;
     case cache::Missing::kTimeout: return wire::Missing::kTimeout;
+    case cache::Missing::kNoMemory: return wire::Missing::kNoMemory;
+    case cache::Missing::kTooLarge: return wire::Missing::kTooLarge;
   }
   return wire::Missing::kNone;
 }
 wire::TicketReply to_wire(const cache::TicketAnswer& a) {
-  return {to_wire(a.state), to_wire(a.why), a.hit_blocks, a.revision, a.lease};
+  wire::TicketReply out{to_wire(a.state), to_wire(a.why), a.missing, a.admitted,
+                        a.hit_blocks,     a.revision,     {}};
+  for (const cache::TicketLease& l : a.leases) out.leases.push_back({l.group, l.blocks, l.lease});
+  return out;
+}
+
+cache::TicketKind to_core(wire::TicketKind kind) {
+  return kind == wire::TicketKind::kRecovery ? cache::TicketKind::kRecovery : cache::TicketKind::kPrefix;
 }
 
 }  // namespace
@@ -67,6 +76,7 @@ Status CommandServer::dispatch(Session& session, const wire::Command& command, T
     case wire::Opcode::kRelease: return release(session);
     case wire::Opcode::kCancelQuery: return cancel(session);
     case wire::Opcode::kPoll: return poll(session, now);
+    case wire::Opcode::kReadRecovery: return read_recovery(session, now);
   }
   return reject("unknown command");
 }
@@ -132,13 +142,23 @@ Status CommandServer::release(Session& session) {
 
 Status CommandServer::cancel(Session& session) {
   ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_cancel_query_request(request_));
-  return core_.cancel(session.id(), {in.instance, in.group, in.request_id}, in.revision);
+  return core_.cancel(session.id(), {in.instance, in.group, in.request_id, to_core(in.kind)}, in.revision);
 }
 
 Status CommandServer::poll(Session& session, TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_poll_request(request_));
   ORBITKV_ASSIGN_OR_RETURN(
-      auto answer, core_.poll(session.id(), {in.instance, in.group, in.request_id}, in.revision, now));
+      auto answer,
+      core_.poll(session.id(), {in.instance, in.group, in.request_id, to_core(in.kind)}, in.revision, now));
+  wire::encode(to_wire(answer), reply_);
+  return ok_status();
+}
+
+Status CommandServer::read_recovery(Session& session, TimePoint now) {
+  ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_recovery_request(request_));
+  const cache::RecoveryPart part{in.instance, in.request_id, {in.origin, in.boundary},
+                                 in.first,    in.total,      in.hashes};
+  ORBITKV_ASSIGN_OR_RETURN(auto answer, core_.read_recovery(session.id(), part, now));
   wire::encode(to_wire(answer), reply_);
   return ok_status();
 }

@@ -27,6 +27,7 @@ class CommandServer {
   Status release(Session& session);
   Status cancel(Session& session);
   Status poll(Session& session, TimePoint now);
+  Status read_recovery(Session& session, TimePoint now);
   // A prepared operation whose request the core refused ends here.
   void fail_if_prepared(Session& session, const cache::OperationKey& op, const Error& why);
 

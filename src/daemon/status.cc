@@ -160,6 +160,9 @@ std::string Manager::status_json() const {
                  {"expired_leases", core.expired_leases},
                  {"undelivered", core.undelivered},
                  {"tickets", core.tickets},
+                 {"recoveries", core.recoveries},
+                 {"recoveries_missed", core.recoveries_missed},
+                 {"recovery_waits", core.recovery_waits},
                  {"quarantined_extents", core.quarantined_extents}};
   if (ssd_) status["loads"] = loads_json(core);
   if (ssd_) status["ssd"] = ssd_json(*ssd_);

@@ -117,6 +117,7 @@ std::string_view frame_name(FrameType type) {
     case FrameType::kCancelQueryRequest: return "cancel query request";
     case FrameType::kPollRequest: return "poll request";
     case FrameType::kTicketReply: return "ticket reply";
+    case FrameType::kRecoveryRequest: return "recovery request";
     case FrameType::kErrorReply: return "error reply";
     case FrameType::kPlan: return "plan";
     case FrameType::kPublishResult: return "publish result";

@@ -23,6 +23,7 @@ enum class Opcode : std::uint16_t {
   kRelease = 5,
   kCancelQuery = 6,
   kPoll = 7,
+  kReadRecovery = 8,
 };
 
 // Client to Manager. The request frame lies in descriptor slot `slot`, `length`

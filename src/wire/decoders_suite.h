@@ -74,15 +74,23 @@ inline bool within_limits(const ReleaseRequest& m) {
   return static_cast<bool>(m.lease);
 }
 inline bool within_limits(const CancelQueryRequest& m) {
-  return m.request_id.size() <= 256;
+  return m.request_id.size() <= 256 && (m.kind == TicketKind::kPrefix || m.kind == TicketKind::kRecovery);
 }
 inline bool within_limits(const PollRequest& m) {
-  return m.request_id.size() <= 256 && m.revision.value > 0;
+  return m.request_id.size() <= 256 && m.revision.value > 0 &&
+         (m.kind == TicketKind::kPrefix || (m.kind == TicketKind::kRecovery && m.group.value == 0));
+}
+inline bool within_limits(const RecoveryRequest& m) {
+  return m.request_id.size() <= 256 && !m.hashes.empty() && m.first + m.hashes.size() <= m.total &&
+         m.total <= kMostHashes && m.origin < m.boundary;
 }
 inline bool within_limits(const TicketReply& m) {
   const bool ready = m.state == TicketState::kReady, missing = m.state == TicketState::kMissing;
-  return m.hit_blocks <= kMostHashes && ready == static_cast<bool>(m.lease) &&
-         missing == (m.why == Missing::kGone || m.why == Missing::kTimeout);
+  const auto good = [](const TicketLease& l) { return l.lease && l.blocks > 0 && l.blocks <= kMostHashes; };
+  return m.hit_blocks <= kMostHashes && ready == !m.leases.empty() && m.leases.size() <= 16 &&
+         std::all_of(m.leases.begin(), m.leases.end(), good) &&
+         missing == (m.why > Missing::kNone && m.why <= Missing::kTooLarge) &&
+         (m.admitted || m.state == TicketState::kLoading);
 }
 inline bool within_limits(const ErrorReply& m) {
   return good_code(m.code) && m.text.size() <= 1024;
@@ -246,8 +254,17 @@ inline std::vector<DecoderCase> slot_cases() {
        probe_frame<decode_cancel_query_request>},
       {"poll_request", encoded(PollRequest{kInstance, GroupId(2), "req-1", Revision(7)}),
        probe_frame<decode_poll_request>},
-      {"ticket_reply", encoded(TicketReply{TicketState::kReady, Missing::kNone, 5, Revision(7), kLease}),
+      {"ticket_reply",
+       encoded(TicketReply{TicketState::kReady,
+                           Missing::kNone,
+                           {},
+                           true,
+                           5,
+                           Revision(7),
+                           {{GroupId(0), 3, kLease}, {GroupId(2), 2, kLease}}}),
        probe_frame<decode_ticket_reply>},
+      {"recovery_request", encoded(RecoveryRequest{kInstance, "req-1", 128, 512, 4, 6, kHashes}),
+       probe_frame<decode_recovery_request>},
       {"error_reply", encoded(ErrorReply{Code::kRecompute, "no bytes"}), probe_frame<decode_error_reply>}};
 }
 

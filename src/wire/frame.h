@@ -33,6 +33,7 @@ enum class FrameType : std::uint16_t {
   kErrorReply = 9,
   kPollRequest = 10,
   kTicketReply = 11,
+  kRecoveryRequest = 12,
   // Plan bank.
   kPlan = 32,
   kPublishResult = 33,

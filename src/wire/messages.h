@@ -92,18 +92,32 @@ struct ReleaseRequest {
 };
 // Names a query by its request id and, with a revision, its list. Cancel: revision 0 is
 // whichever. Poll: it answers as the query would, without hashes.
+enum class TicketKind : std::uint8_t { kPrefix = 1, kRecovery = 2 };
 struct CancelQueryRequest {
   InstanceId instance;
-  GroupId group;
+  GroupId group;  // of a prefix; else 0
   std::string_view request_id;
   Revision revision;
+  TicketKind kind = TicketKind::kPrefix;
 };
 struct PollRequest {
   InstanceId instance;
   GroupId group;
   std::string_view request_id;
   Revision revision;  // not 0
+  TicketKind kind = TicketKind::kPrefix;
 };
+
+// One part of the pages that a boundary needs: for each group ascending those of its required
+// range ascending. Parts as in QueryRequest.
+struct RecoveryRequest {
+  InstanceId instance;
+  std::string_view request_id;
+  std::uint64_t origin = 0, boundary = 0;  // tokens, origin < boundary
+  std::uint32_t first = 0, total = 0;
+  std::span<const BlockHash> hashes;
+};
+
 enum class TicketState : std::uint8_t {
   kUnknown = 0,  // no such ticket, or of another revision
   kLoading = 1,
@@ -114,13 +128,23 @@ enum class Missing : std::uint8_t {
   kNone = 0,
   kGone = 1,
   kTimeout = 2,
+  kNoMemory = 3,
+  kTooLarge = 4,
 };
+struct TicketLease {
+  GroupId group;
+  std::uint32_t blocks = 0;  // > 0
+  LeaseId lease;
+};
+// Answers a poll, and each part of a recovery.
 struct TicketReply {
   TicketState state = TicketState::kUnknown;
   Missing why = Missing::kNone;  // missing
+  GroupId missing;               // of a recovery: the first group that is not to be had
+  bool admitted = true;          // false: loading, and waits for room
   std::uint32_t hit_blocks = 0;
   Revision revision;
-  LeaseId lease;  // ready
+  std::vector<TicketLease> leases;  // ready: ascending by group
 };
 struct ErrorReply {
   Code code = Code::kBug;
@@ -153,6 +177,7 @@ std::size_t query_frame_bytes(const QueryRequest&);
 
 // How many blocks fit one descriptor slot; longer input is split there.
 std::uint32_t query_hashes_per_frame(std::size_t request_id_bytes);
+std::uint32_t recovery_hashes_per_frame(std::size_t request_id_bytes);
 std::uint32_t publish_blocks_per_frame();
 std::uint32_t restore_blocks_per_frame();
 
@@ -167,6 +192,7 @@ void encode(const RestoreReply&, Buffer& out);
 void encode(const ReleaseRequest&, Buffer& out);
 void encode(const CancelQueryRequest&, Buffer& out);
 void encode(const PollRequest&, Buffer& out);
+void encode(const RecoveryRequest&, Buffer& out);
 void encode(const TicketReply&, Buffer& out);
 void encode(const ErrorReply&, Buffer& out);
 void encode(const Plan&, Buffer& out);
@@ -187,6 +213,7 @@ Result<RestoreReply> decode_restore_reply(std::span<const std::byte> frame);
 Result<ReleaseRequest> decode_release_request(std::span<const std::byte> frame);
 Result<CancelQueryRequest> decode_cancel_query_request(std::span<const std::byte> frame);
 Result<PollRequest> decode_poll_request(std::span<const std::byte> frame);
+Result<RecoveryRequest> decode_recovery_request(std::span<const std::byte> frame);
 Result<TicketReply> decode_ticket_reply(std::span<const std::byte> frame);
 Result<ErrorReply> decode_error_reply(std::span<const std::byte> frame);
 Result<Plan> decode_plan(std::span<const std::byte> frame);

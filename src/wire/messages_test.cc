@@ -229,7 +229,7 @@ TEST(Messages, AFrameOverItsSlotIsRefused) {
 
 TEST(Messages, EncodingOverALimitIsABug) {
   const std::string long_id(limits::kRequestIdBytes + 1, 'r');
-  const CancelQueryRequest cancel{kInstance, GroupId(0), long_id, {}};
+  const CancelQueryRequest cancel{kInstance, GroupId(0), long_id, {}, TicketKind::kPrefix};
   EXPECT_DEATH(encoded(cancel), "request id over its limit");
   EXPECT_DEATH(encoded(plan_of(limits::kBlocksPerGrant + 1, PlanKind::kSave)), "plan over its limit");
   EXPECT_DEATH(encoded(PublishResult{OperationId(0), {1}}), "56 bits");

@@ -134,7 +134,7 @@ constexpr std::size_t kBody = kFrameHeaderBytes;
 constexpr Violation kViolations[] = {
     {"command", 4, 2, 2, "ABI version 2"},
     {"command", 6, 0, 2, "unknown opcode 0"},
-    {"command", 6, 8, 2, "unknown opcode 8"},
+    {"command", 6, 9, 2, "unknown opcode 9"},
     {"command", 24, 16, 4, "descriptor slot 16"},
     {"command", 28, 65537, 4, "frame length 65537"},
     {"command", 28, 15, 4, "frame length 15"},
@@ -171,14 +171,27 @@ constexpr Violation kViolations[] = {
     {"restore_request", kBody + 40, 8193, 4, "too many"},
     {"restore_reply", kBody, 8193, 4, "more blocks"},
     {"cancel_query_request", kBody + 18, 300, 2, "request id is too long"},
+    {"cancel_query_request", kBody + 20, 3, 1, "unknown kind"},
+    {"cancel_query_request", kBody + 20, 2, 1, "has no group"},
     {"poll_request", kBody + 24, 0, 8, "no revision"},
     {"ticket_reply", kBody, 4, 1, "unknown state"},
     {"ticket_reply", kBody, 1, 1, "not ready"},
     {"ticket_reply", kBody, 3, 1, "miss without one"},
-    {"ticket_reply", kBody + 1, 3, 1, "unknown reason"},
+    {"ticket_reply", kBody + 1, 5, 1, "unknown reason"},
     {"ticket_reply", kBody + 1, 1, 1, "reason without a miss"},
-    {"ticket_reply", kBody + 4, 0, 4, "lease without blocks"},
+    {"ticket_reply", kBody + 2, 1, 2, "group without a miss"},
     {"ticket_reply", kBody + 4, (1u << 20) + 1, 4, "more hits"},
+    {"ticket_reply", kBody + 16, 0, 2, "ready ticket without one"},
+    {"ticket_reply", kBody + 16, 17, 2, "more leases than groups"},
+    {"ticket_reply", kBody + 18, 2, 1, "unknown flags"},
+    {"ticket_reply", kBody + 18, 1, 1, "does not load"},
+    {"ticket_reply", kBody + 24 + 4, 0, 4, "without blocks"},
+    {"ticket_reply", kBody + 48, 0, 2, "out of order"},
+    {"recovery_request", kBody + 16, 257, 2, "request id is too long"},
+    {"recovery_request", kBody + 24, 512, 8, "no tokens"},
+    {"recovery_request", kBody + 44, (1u << 20) + 1, 4, "more pages"},
+    {"recovery_request", kBody + 44, 5, 4, "beyond the whole"},
+    {"recovery_request", kBody + 48, 0, 4, "without hashes"},
     {"error_reply", kBody, 0, 2, "unknown code"},
     {"error_reply", kBody, 6, 2, "unknown code"},
     {"error_reply", kBody + 2, 1025, 2, "text is too long"},
@@ -236,6 +249,7 @@ std::string refusal_of(std::string_view name, const Buffer& bytes) {
   if (name == "restore_reply") return text(decode_restore_reply(bytes));
   if (name == "cancel_query_request") return text(decode_cancel_query_request(bytes));
   if (name == "poll_request") return text(decode_poll_request(bytes));
+  if (name == "recovery_request") return text(decode_recovery_request(bytes));
   if (name == "ticket_reply") return text(decode_ticket_reply(bytes));
   if (name == "error_reply") return text(decode_error_reply(bytes));
   if (name == "plan") return text(decode_plan(bytes));

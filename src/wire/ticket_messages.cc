@@ -1,4 +1,6 @@
-// Tickets: cancels, polls and their answer.
+// Tickets: recoveries, cancels and polls, and their answer.
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/limits.h"
 #include "wire/codec.h"
@@ -8,7 +10,9 @@ namespace orbitkv::wire {
 namespace {
 
 constexpr std::size_t kTicketFixed = 32;
-constexpr std::size_t kTicketReplyFixed = 32;
+constexpr std::size_t kTicketReplyFixed = 24, kTicketLease = 24;
+constexpr std::uint8_t kWaits = 1;  // flags of a TicketReply
+constexpr std::size_t kRecoveryFixed = 56;
 constexpr std::size_t kSlot = limits::kDescriptorSlotBytes;
 constexpr std::uint32_t kMaxHashes =
     static_cast<std::uint32_t>(limits::kMetadataPerOperation.value / limits::kBlockHashBytes);
@@ -21,7 +25,8 @@ void write_ticket(FrameType type, const Request& m, Buffer& out) {
   f.array<std::byte>(m.instance.bytes);
   f.put(m.group.value);
   f.put(static_cast<std::uint16_t>(m.request_id.size()));
-  f.zeros(4);
+  f.put(static_cast<std::uint8_t>(m.kind));
+  f.zeros(3);
   f.put(m.revision.value);
   f.text(m.request_id);
   f.finish();
@@ -33,8 +38,11 @@ Request read_ticket(BodyReader& in) {
   m.instance = in.name<InstanceId>();
   m.group = GroupId(in.get<std::uint16_t>());
   const auto id_bytes = in.get<std::uint16_t>();
-  in.zeros(4);
+  m.kind = static_cast<TicketKind>(in.get<std::uint8_t>());
+  in.zeros(3);
   m.revision = Revision(in.get<std::uint64_t>());
+  in.require(m.kind == TicketKind::kPrefix || m.kind == TicketKind::kRecovery, "unknown kind");
+  in.require(m.kind == TicketKind::kPrefix || m.group.value == 0, "a recovery has no group");
   in.require(id_bytes <= limits::kRequestIdBytes, "request id is too long");
   m.request_id = in.text(id_bytes);
   return m;
@@ -66,36 +74,121 @@ Result<PollRequest> decode_poll_request(std::span<const std::byte> frame) {
   return m;
 }
 
-void encode(const TicketReply& m, Buffer& out) {
-  FrameBuilder f(FrameType::kTicketReply, kTicketReplyFixed, out);
-  f.put(static_cast<std::uint8_t>(m.state));
-  f.put(static_cast<std::uint8_t>(m.why));
-  f.zeros(2);
-  f.put(m.hit_blocks);
-  f.put(m.revision.value);
-  f.array<std::byte>(m.lease.bytes);
+// ---- recoveries ----
+
+std::uint32_t recovery_hashes_per_frame(std::size_t request_id_bytes) {
+  ORBITKV_CHECK(request_id_bytes <= limits::kRequestIdBytes, "request id over its limit");
+  const std::size_t room = kSlot - kFrameHeaderBytes - kRecoveryFixed - request_id_bytes;
+  return static_cast<std::uint32_t>(room / sizeof(BlockHash));
+}
+
+void encode(const RecoveryRequest& m, Buffer& out) {
+  ORBITKV_CHECK(m.hashes.size() <= recovery_hashes_per_frame(m.request_id.size()), "recovery over its frame");
+  FrameBuilder f(FrameType::kRecoveryRequest, kRecoveryFixed + m.hashes.size_bytes() + m.request_id.size(),
+                 out);
+  f.array<std::byte>(m.instance.bytes);
+  f.put(static_cast<std::uint16_t>(m.request_id.size()));
+  f.zeros(6);
+  f.put(m.origin);
+  f.put(m.boundary);
+  f.put(m.first);
+  f.put(m.total);
+  f.put(static_cast<std::uint32_t>(m.hashes.size()));
+  f.zeros(4);
+  f.array(m.hashes);
+  f.text(m.request_id);
   f.finish();
 }
+
+Result<RecoveryRequest> decode_recovery_request(std::span<const std::byte> frame) {
+  BodyReader in(frame, FrameType::kRecoveryRequest, kSlot);
+  RecoveryRequest m;
+  m.instance = in.name<InstanceId>();
+  const auto id_bytes = in.get<std::uint16_t>();
+  in.zeros(6);
+  m.origin = in.get<std::uint64_t>();
+  m.boundary = in.get<std::uint64_t>();
+  m.first = in.get<std::uint32_t>();
+  m.total = in.get<std::uint32_t>();
+  const auto count = in.get<std::uint32_t>();
+  in.zeros(4);
+  in.require(id_bytes <= limits::kRequestIdBytes, "request id is too long");
+  in.require(m.origin < m.boundary, "no tokens before the boundary");
+  in.require(m.total <= kMaxHashes, "more pages than a recovery may have");
+  in.require(count > 0, "a part without hashes");
+  in.require(std::uint64_t{m.first} + count <= m.total, "a part beyond the whole recovery");
+  m.hashes = in.hashes(count);
+  m.request_id = in.text(id_bytes);
+  ORBITKV_RETURN_IF_ERROR(in.finish());
+  return m;
+}
+
+// ---- answers ----
+
+void encode(const TicketReply& m, Buffer& out) {
+  ORBITKV_CHECK(m.leases.size() <= limits::kGroups, "more leases than groups");
+  FrameBuilder f(FrameType::kTicketReply, kTicketReplyFixed + kTicketLease * m.leases.size(), out);
+  f.put(static_cast<std::uint8_t>(m.state));
+  f.put(static_cast<std::uint8_t>(m.why));
+  f.put(m.missing.value);
+  f.put(m.hit_blocks);
+  f.put(m.revision.value);
+  f.put(static_cast<std::uint16_t>(m.leases.size()));
+  f.put(m.admitted ? std::uint8_t{0} : kWaits);
+  f.zeros(5);
+  for (const TicketLease& lease : m.leases) {
+    f.put(lease.group.value);
+    f.zeros(2);
+    f.put(lease.blocks);
+    f.array<std::byte>(lease.lease.bytes);
+  }
+  f.finish();
+}
+
+namespace {
+
+void read_leases(BodyReader& in, std::size_t count, TicketReply& m) {
+  for (std::size_t i = 0; i < count && in.ok(); ++i) {
+    TicketLease lease;
+    lease.group = GroupId(in.get<std::uint16_t>());
+    in.zeros(2);
+    lease.blocks = in.get<std::uint32_t>();
+    lease.lease = in.name<LeaseId>();
+    in.require(lease.blocks > 0 && lease.blocks <= kMaxHashes, "a lease without blocks, or of too many");
+    in.require(static_cast<bool>(lease.lease), "no lease");
+    in.require(m.leases.empty() || m.leases.back().group < lease.group, "leases out of order");
+    m.leases.push_back(lease);
+  }
+}
+
+}  // namespace
 
 Result<TicketReply> decode_ticket_reply(std::span<const std::byte> frame) {
   BodyReader in(frame, FrameType::kTicketReply, kSlot);
   TicketReply m;
   const auto state = in.get<std::uint8_t>();
   const auto why = in.get<std::uint8_t>();
-  in.zeros(2);
+  m.missing = GroupId(in.get<std::uint16_t>());
   m.hit_blocks = in.get<std::uint32_t>();
   m.revision = Revision(in.get<std::uint64_t>());
-  m.lease = in.name<LeaseId>();
+  const auto count = in.get<std::uint16_t>();
+  const auto flags = in.get<std::uint8_t>();
+  in.zeros(5);
   in.require(state <= static_cast<std::uint8_t>(TicketState::kMissing), "unknown state");
-  in.require(why <= static_cast<std::uint8_t>(Missing::kTimeout), "unknown reason");
+  in.require(why <= static_cast<std::uint8_t>(Missing::kTooLarge), "unknown reason");
+  in.require(flags <= kWaits, "unknown flags");
   m.state = static_cast<TicketState>(state);
   m.why = static_cast<Missing>(why);
-  in.require((m.state == TicketState::kMissing) == (m.why != Missing::kNone),
-             "a reason without a miss, or a miss without one");
-  in.require((m.state == TicketState::kReady) == static_cast<bool>(m.lease),
+  m.admitted = flags == 0;
+  const bool missing = m.state == TicketState::kMissing;
+  in.require(missing == (m.why != Missing::kNone), "a reason without a miss, or a miss without one");
+  in.require(missing || m.missing.value == 0, "a missing group without a miss");
+  in.require(m.admitted || m.state == TicketState::kLoading, "it waits for room and does not load");
+  in.require((m.state == TicketState::kReady) == (count > 0),
              "a lease that is not ready, or a ready ticket without one");
+  in.require(count <= limits::kGroups, "more leases than groups");
   in.require(m.hit_blocks <= kMaxHashes, "more hits than a query may have");
-  in.require(!m.lease || m.hit_blocks > 0, "a lease without blocks");
+  read_leases(in, count, m);
   ORBITKV_RETURN_IF_ERROR(in.finish());
   return m;
 }

@@ -1,0 +1,53 @@
+// What Core is made of. Included by core.cc and core_queries.cc only.
+#pragma once
+
+#include "cache/core.h"
+#include "cache/grants.h"
+#include "cache/images.h"
+#include "cache/instances.h"
+#include "cache/leases.h"
+#include "cache/loads.h"
+#include "cache/namespaces.h"
+#include "cache/operations.h"
+#include "cache/publish.h"
+#include "cache/recoveries.h"
+#include "cache/restore.h"
+#include "cache/sessions.h"
+#include "cache/spill.h"
+
+namespace orbitkv::cache {
+
+// What every call of a session that is not open is answered.
+Error session_closed(SessionId session);
+
+struct Core::Impl {
+  Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* tier_in);
+  ~Impl();
+
+  Result<Registration*> registration_of(SessionId session, RegistrationId id);
+  // kBusy: a rank of the instance is absent.
+  Result<const Instance*> complete_instance(const InstanceId& id);
+  Result<Leases::Target> target_of(const Instance& instance, GroupId group);
+  void withdraw(OperationIndex index, const Error& why, TimePoint now);
+  void leave(RegistrationId id);
+  void wake(TimePoint now);
+  void add_tier_stats(CoreStats& s) const;
+
+  CoreConfig config;
+  mem::Pool& pool;
+  Tier* tier;
+  Namespaces namespaces;
+  Sessions sessions;
+  Images images;
+  Instances instances;
+  Operations operations;
+  Loads loads;
+  Leases leases;
+  Recoveries recoveries;
+  Spill spill;
+  Grants grants;
+  Publisher publisher;
+  Restorer restorer;
+};
+
+}  // namespace orbitkv::cache

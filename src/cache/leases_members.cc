@@ -1,0 +1,143 @@
+// Members of recoveries: leases of exactly the pages that a boundary needs.
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/text.h"
+#include "cache/leases.h"
+
+namespace orbitkv::cache {
+
+Status Leases::reserve(Session& session, std::uint32_t n) {
+  if (session.queries + n > limits::kQueriesPerSession) {
+    return busy(
+        format_text("%u queries of this session hold leases; release or cancel some", session.queries));
+  }
+  if (reserved_ + n > limits::kLeases) {
+    return busy(format_text("%u leases are held on this host; release some", reserved_));
+  }
+  session.queries += n;
+  reserved_ += n;
+  return ok_status();
+}
+
+void Leases::unreserve(Session& session, std::uint32_t n) {
+  session.queries -= n;
+  reserved_ -= n;
+}
+
+std::uint32_t Leases::take_object() {
+  if (free_.empty()) {
+    free_.push_back(static_cast<std::uint32_t>(leases_.size()));
+    leases_.emplace_back();
+  }
+  const std::uint32_t index = free_.back();
+  free_.pop_back();
+  return index;
+}
+
+LeaseIndex Leases::add_member(const Member& member) {
+  const std::uint32_t index = take_object();
+  Lease& lease = leases_[index];
+  Lease fresh;
+  fresh.name = {member.instance, member.group, QueryMode::kRead, {}};
+  fresh.recovery = member.recovery;
+  fresh.session = member.session;
+  fresh.state = LeaseState::kCollecting;
+  fresh.revision = member.revision;
+  fresh.run_open = false;
+  fresh.ranks = member.ranks;
+  fresh.started = member.started;
+  fresh.records = std::move(lease.records);  // empty, for their capacity
+  fresh.consumed = std::move(lease.consumed);
+  lease = std::move(fresh);
+  return LeaseIndex(index);
+}
+
+Lease* Leases::member(LeaseIndex index, Revision revision) {
+  Lease& lease = leases_[index.value];
+  return lease.state != LeaseState::kRetired && lease.revision == revision ? &lease : nullptr;
+}
+
+void Leases::pin_page(const Exact& set, std::uint32_t i) {
+  Lease& lease = leases_[set.member.value];
+  const RecordId record = set.pages[i].record;
+  lease.records[i] = record;
+  images_.pin({&record, 1});
+  if (!images_.loading(record)) return;
+  loads_.join(record, {set.member, i});
+  ++lease.pending;
+}
+
+// What was stored only is lent its slots, which evicts: nothing of these sets any more.
+bool Leases::take_stored(std::span<const Exact> sets) {
+  for (const Exact& set : sets) {
+    const KeySpace& space = set.target.space;
+    for (std::uint32_t i = 0; i < set.pages.size(); ++i) {
+      if (leases_[set.member.value].records[i] != kNoRecord) continue;
+      const BlockKey key{set.hashes[i], space.name_space, space.group};
+      PageAt& page = set.pages[i];
+      page.record =
+          loads_.start({key, page.stored, set.target.shards, set.target.slot_bytes}, sets.front().member);
+      if (page.record == kNoRecord) return false;
+      pin_page(set, i);
+    }
+  }
+  return true;
+}
+
+Leases::Took Leases::take_exact(std::span<const Exact> sets) {
+  for (const Exact& set : sets) {
+    Lease& lease = leases_[set.member.value];
+    lease.records.assign(set.pages.size(), kNoRecord);
+    for (std::uint32_t i = 0; i < set.pages.size(); ++i) {
+      if (set.pages[i].record != kNoRecord) pin_page(set, i);
+    }
+  }
+  if (!take_stored(sets)) {
+    for (const Exact& set : sets) unpin_pages(set);
+    return Took::kNoRoom;
+  }
+  bool loads = false;
+  for (const Exact& set : sets) {
+    Lease& lease = leases_[set.member.value];
+    lease.total = lease.next = lease.hits = static_cast<std::uint32_t>(set.pages.size());
+    loads = loads || lease.pending > 0;
+  }
+  for (const Exact& set : sets) {
+    Lease& lease = leases_[set.member.value];
+    if (loads) step(lease.state, LeaseEvent::kLastLoading);
+  }
+  return loads ? Took::kLoads : Took::kAll;
+}
+
+void Leases::unpin_pages(const Exact& set) {
+  Lease& lease = leases_[set.member.value];
+  for (std::uint32_t i = 0; i < lease.records.size(); ++i) {
+    const RecordId record = lease.records[i];
+    if (record == kNoRecord) continue;
+    if (images_.loading(record)) {
+      loads_.leave(record, {set.member, i});
+      --lease.pending;
+    }
+    images_.unpin({&record, 1});
+  }
+  lease.records.clear();
+}
+
+void Leases::open_member(LeaseIndex index) {
+  Lease& lease = leases_[index.value];
+  step(lease.state, lease.state == LeaseState::kLoading ? LeaseEvent::kLanded : LeaseEvent::kLastPart);
+  lease.id = make_id();
+  lease.consumed.assign(lease.ranks, 0);
+  lease.ranks_left = lease.ranks;
+  by_id_.emplace(lease.id, index.value);
+  ++stats_.leases;
+  stats_.hits += lease.hits;
+}
+
+void Leases::end_member(LeaseIndex index, Revision revision) {
+  if (member(index, revision) != nullptr) retire(index.value, LeaseEvent::kCancel);
+}
+
+}  // namespace orbitkv::cache

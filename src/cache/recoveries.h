@@ -1,0 +1,174 @@
+// Recoveries: the pages that a boundary needs, of all groups at once, or nothing. Collects the
+// list part by part, looks all of it up before the first read, then pins what is in memory,
+// has the rest loaded, and leases one group each when all is there. Identity: instance and
+// request id. Owned by the core; single-threaded. Never answers a part of a set, never holds a
+// page while it waits for room, never answers an old set for another list. What has been
+// delivered are leases like others: the end of one ends no other.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "cache/core.h"
+#include "cache/images.h"
+#include "cache/leases.h"
+#include "cache/sessions.h"
+#include "cache/tickets.h"
+#include "cache/transitions.h"
+#include "mem/budget.h"
+
+namespace orbitkv::cache {
+
+// One group of a boundary: its pages stand next to each other in the list.
+struct GroupPages {
+  GroupId group;
+  Leases::Target target;
+  std::uint32_t first = 0, count = 0;
+};
+using RecoveryPlan = std::vector<GroupPages>;  // ascending by group
+
+struct RecoveryStats {
+  std::uint64_t ready = 0, missed = 0;
+  std::uint64_t waits = 0;        // for room; each time that it was tried
+  std::uint64_t undelivered = 0;  // results that nobody fetched
+};
+
+class Recoveries {
+ public:
+  struct Config {
+    Duration reply_ttl;
+    Duration load_wait;
+    ByteCount pool;  // as configured: a set that is larger can never be had
+  };
+  struct Parts {
+    Images& images;
+    Sessions& sessions;
+    Leases& leases;
+    Tier* tier;
+  };
+  Recoveries(const Config& config, const Parts& parts) : config_(config), p_(parts) {}
+  ~Recoveries();
+
+  // `plan`: of the part's instance and tail. kReject: the list has not the plan's length, or the
+  // parts are out of order. kBusy: a bound.
+  Result<TicketAnswer> read(SessionId session, const RecoveryPart& part, RecoveryPlan plan, TimePoint now);
+  Result<TicketAnswer> poll(SessionId session, const TicketName& ticket, Revision revision, TimePoint now);
+  // Ends also what was delivered and is not consumed.
+  Status cancel(SessionId session, const TicketName& ticket, Revision revision);
+  void end_session(SessionId session);
+  void end_instance(const InstanceId& instance);
+  void expire(TimePoint now);
+  // What has become of members since the last call.
+  void settle(TimePoint now);
+  // Those that wait for room, in the order of their coming. Something came free, or time passed.
+  void try_again(TimePoint now);
+
+  RecoveryStats stats() const { return stats_; }
+
+ private:
+  struct Name {
+    InstanceId instance;
+    std::string request_id;
+  };
+  struct NameView {
+    InstanceId instance;
+    std::string_view request_id;
+  };
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(const NameView& name) const;
+    std::size_t operator()(const Name& n) const { return (*this)(NameView{n.instance, n.request_id}); }
+  };
+  struct Equal {
+    using is_transparent = void;
+    static NameView view(const Name& n) { return {n.instance, n.request_id}; }
+    bool operator()(const NameView& a, const NameView& b) const {
+      return a.instance == b.instance && a.request_id == b.request_id;
+    }
+    bool operator()(const Name& a, const Name& b) const { return (*this)(view(a), view(b)); }
+    bool operator()(const Name& a, const NameView& b) const { return (*this)(view(a), b); }
+    bool operator()(const NameView& a, const Name& b) const { return (*this)(a, view(b)); }
+  };
+
+  struct Miss {
+    GroupId group;
+    Missing why = Missing::kNone;
+  };
+  struct Begin {
+    SessionId session;
+    TimePoint started;
+    std::vector<BlockHash> kept;  // hashes before the part at hand
+  };
+  struct Recovery {
+    InstanceId instance;
+    std::string request_id;
+    SessionId session;
+    RecoveryState state = RecoveryState::kRetired;
+    Revision revision;
+    TokenTail tail;
+    RecoveryPlan plan;
+    std::uint32_t total = 0, next = 0;
+    std::uint32_t again_next = 0;     // the same list may be asked again: how far it is the same
+    std::vector<BlockHash> hashes;    // `next` of them
+    std::vector<LeaseIndex> members;  // one a group, while pages are held
+    std::uint32_t members_left = 0;   // delivered and not ended
+    Miss miss;
+    TimePoint started;  // the first part: one wait for all stages begins here
+    bool unfinished = false, delivered = false;
+    mem::Reservation metadata;
+  };
+  enum class Try : std::uint8_t { kFirst, kAgain };
+
+  Result<std::uint32_t> take_part(std::uint32_t index, const RecoveryPart& part, RecoveryPlan plan,
+                                  TimePoint now);
+  bool recognise(Recovery& r, const RecoveryPart& part) const;
+  bool untouched(const Recovery& r) const;
+  Result<std::uint32_t> replace(std::uint32_t index, const RecoveryPart& part, RecoveryPlan plan,
+                                TimePoint now);
+  Result<std::uint32_t> start(Begin begin, const RecoveryPart& part, RecoveryPlan plan);
+  void append(std::uint32_t index, const RecoveryPart& part, TimePoint now);
+  ByteCount bytes_of(const Recovery& r) const;
+
+  bool look_up_group(const Recovery& r, const GroupPages& group, Try attempt);
+  bool look_up(Recovery& r, Try attempt);
+  bool may_load(const Recovery& r) const;
+  void admit(std::uint32_t index, Try attempt, TimePoint now);
+  void become_ready(std::uint32_t index, RecoveryEvent event, TimePoint now);
+  void fail(std::uint32_t index, const Miss& miss, TimePoint now);
+  void note(const MemberEvent& event, TimePoint now);
+  void end_members(Recovery& r);
+  void retire(std::uint32_t index, RecoveryEvent event);
+  void end_due(std::uint32_t index, TimePoint now);
+  GroupId slowest(const Recovery& r) const;
+  // kNoLink: unknown.
+  Result<std::uint32_t> find(SessionId session, const TicketName& ticket) const;
+  void deliver(std::uint32_t index, TimePoint now);
+  TicketAnswer answer(std::uint32_t index, const RecoveryPart& part, TimePoint now);
+  TicketAnswer tell(std::uint32_t index, TimePoint now);
+  TimePoint wait_end(const Recovery& r) const { return r.started + config_.load_wait; }
+
+  Config config_;
+  Parts p_;
+  std::deque<Recovery> recoveries_;
+  std::vector<std::uint32_t> free_;
+  std::unordered_map<Name, std::uint32_t, Hash, Equal> by_name_;
+  std::deque<std::uint32_t> waiting_;  // for room, oldest first
+  Deadlines deadlines_;
+  // Of the recovery at hand.
+  std::vector<PageAt> pages_;
+  std::vector<Lookup> lookups_;
+  std::vector<BlockHash> asked_;
+  std::vector<std::uint32_t> asked_at_;
+  std::vector<TierRef> asked_found_;
+  std::vector<std::uint64_t> resident_, stored_;
+  RecoveryStats stats_;
+};
+
+}  // namespace orbitkv::cache

@@ -1,0 +1,141 @@
+"""Recoveries against a Manager: the example of docs/queries.md, and what it promises."""
+
+import os
+import pathlib
+import re
+import time
+
+import numpy as np
+import pytest
+from manager_process import ManagerProcess
+from orbitkv import (
+    CacheManagerClient,
+    Group,
+    Layer,
+    RecoveryContract,
+    RecoveryLoading,
+    RecoveryMissing,
+    RecoveryReady,
+    RejectedError,
+)
+
+PAGES = pathlib.Path(__file__).parents[2] / "docs" / "queries.md"
+SPACE = "queries"
+PAGE = 16  # tokens
+BYTES = 4096
+COUNT = 16  # pages of the tail
+RULES = [(0, "prefix", None), (1, "window", 24), (2, "checkpoint", None)]
+
+
+def example():
+    return "\n".join(re.findall(r"```python\n(.*?)```", PAGES.read_text(), re.DOTALL))
+
+
+def key(group, page):
+    return bytes([group, page]) * 16
+
+
+class Engine:
+    def __init__(self, manager):
+        self.client = CacheManagerClient(manager.socket, os.urandom(16))
+        self.client.wait_connected(10)
+        self.memory = [np.zeros((COUNT, BYTES), np.uint8) for _ in RULES]
+        layers = [Layer(f"l{g}", g, 0, self.memory[g], BYTES, 1, BYTES) for g in range(3)]
+        groups = [Group(g, rule=rule, window_tokens=window or 0) for g, rule, window in RULES]
+        self.registered = self.client.register(SPACE, 0, 1, "cpu:0", layers, COUNT, PAGE, groups)
+
+    def save(self, group, pages):
+        for page in pages:
+            self.memory[group][page] = 16 * group + page
+        hashes = [key(group, page) for page in pages]
+        assert self.client.wait_save(self.client.save(self.registered, [(group, pages, hashes)]), 10).success
+        self.memory[group][:] = 0
+
+
+@pytest.fixture
+def manager():
+    with ManagerProcess() as started:
+        yield started
+
+
+@pytest.fixture
+def engine(manager):
+    engine = Engine(manager)
+    yield engine
+    engine.client.close()
+
+
+def tail_hashes():
+    return {group: [key(group, page) for page in range(COUNT)] for group in range(3)}
+
+
+def run_example(engine):
+    names = {
+        "client": engine.client, "instance": engine.client.instance_id, "namespace": SPACE, "page": PAGE,
+        "origin": 0, "end": COUNT * PAGE, "hashes": tail_hashes(), "time": time,
+        "RecoveryContract": RecoveryContract, "RecoveryLoading": RecoveryLoading,
+    }  # fmt: skip
+    exec(example().replace('"window", 100', '"window", 24'), names)
+    return names
+
+
+def test_the_example_of_the_page(manager, engine):
+    engine.save(0, range(12))
+    engine.save(1, range(6, 10))
+    engine.save(2, [3, 7, 9, 11])
+    names = run_example(engine)
+    assert names["found"].boundary == 10 * PAGE  # 11 lacks the checkpoint, 12 the window
+    assert names["found"].pages[1] == (6, 7, 8, 9)
+    answer = names["answer"]
+    assert isinstance(answer, RecoveryReady)
+    needed = {0: range(10), 1: range(8, 10), 2: range(9, 10)}
+    for group, pages in needed.items():
+        targets = [[] for _ in range(group)] + [list(range(len(pages)))]
+        load = engine.client.start_restore(engine.registered, [(answer.leases[group], targets)])
+        assert engine.client.wait_restore(load, 10).success
+        for slot, page in enumerate(pages):
+            assert (engine.memory[group][slot] == 16 * group + page).all()
+    manager.wait_for(lambda s: s["leases"] == 0 and s["tickets"] == 0, "nothing held")
+    assert manager.status()["recoveries"] == 1
+
+
+def test_nothing_where_no_boundary_is_complete(engine):
+    engine.save(0, range(12))
+    assert run_example(engine)["found"].boundary is None
+
+
+def test_all_or_nothing(manager, engine):
+    client, name = engine.client, engine.client.instance_id
+    engine.save(0, range(4))
+    engine.save(1, [2, 3])
+    hashes = {0: [key(0, p) for p in range(4)], 1: [key(1, 2), key(1, 3)], 2: [key(2, 3)]}
+    assert client.read_recovery(name, hashes, "r", 0, 4 * PAGE) == RecoveryMissing("gone", 2)
+    assert manager.status()["pool"]["leased"] == 0
+    engine.save(2, [3])
+    first = client.read_recovery(name, hashes, "r", 0, 4 * PAGE)
+    assert sorted(first.leases) == [0, 1, 2]
+    assert client.read_recovery(name, hashes, "r", 0, 4 * PAGE) == first
+    assert client.poll_recovery(name, "r", RecoveryLoading(first.revision)) == first
+    client.release(first.leases[1])
+    assert client.poll_recovery(name, "r", RecoveryLoading(first.revision)) == RecoveryMissing("unknown", 0)
+    client.cancel_recovery(name, "r", first.revision - 1)
+    assert manager.status()["leases"] == 2
+    client.cancel_recovery(name, "r", first.revision)
+    assert manager.status()["leases"] == 0
+
+
+def test_a_set_that_is_not_of_the_boundary_is_refused(engine):
+    hashes = {0: [key(0, p) for p in range(4)], 1: [key(1, 3)], 2: [key(2, 3)]}
+    with pytest.raises(RejectedError, match="recovery of 6 pages; .* need 7"):
+        engine.client.read_recovery(engine.client.instance_id, hashes, "r", 0, 4 * PAGE)
+    with pytest.raises(RejectedError, match="behind its origin"):
+        engine.client.read_recovery(engine.client.instance_id, hashes, "r", 64, 64)
+
+
+def test_long_lists_go_in_parts(engine):
+    hashes = {0: [key(0, 1)] * 5000, 1: [key(1, 1)] * 2, 2: [key(2, 1)]}
+    engine.save(0, [1])
+    engine.save(1, [1])
+    engine.save(2, [1])
+    answer = engine.client.read_recovery(engine.client.instance_id, hashes, "r", 0, 5000 * PAGE)
+    assert isinstance(answer, RecoveryReady)
