@@ -29,7 +29,10 @@ Result<Leases::Target> Core::Impl::target_of(const Instance& instance, GroupId g
   target.ranks = static_cast<std::uint16_t>(instance.ranks.size());
   target.shards = group->shards;
   target.slot_bytes = group->slot_bytes;
-  if (tier != nullptr) target.tier = namespaces.space(instance.name_space, group_id);
+  if (tier == nullptr) return target;
+  target.tier = namespaces.space(instance.name_space, group_id);
+  if (const auto nodes = instance.nodes.find(group_id); nodes != instance.nodes.end())
+    target.near = nodes->second;
   return target;
 }
 

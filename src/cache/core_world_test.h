@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -84,6 +85,7 @@ struct RankOptions {
   std::string name_space = "model-a";
   std::uint64_t fragment_bytes = 4096;
   std::string device = "cpu:0";
+  NodeId node = kAnyNode;
 };
 inline model::RankRegistration rank_of(const RankOptions& o) {
   model::GroupShape g;
@@ -97,6 +99,7 @@ inline model::RankRegistration rank_of(const RankOptions& o) {
   r.rank = o.rank;
   r.world_size = o.world;
   r.device = o.device;
+  r.node = o.node;
   r.num_blocks = 10000;
   r.block_tokens = 16;
   r.groups = {g};
@@ -107,6 +110,7 @@ struct WorldOptions {
   ByteCount pool = 16 * kMiB;
   CoreConfig core;
   Tier* tier = nullptr;
+  std::optional<mem::Topology> topology = {};
 };
 
 class World {
@@ -117,6 +121,7 @@ class World {
     config.bytes = options.pool;
     config.huge_pages = mem::HugePages::kOff;
     config.prefault = false;
+    config.topology = options.topology;
     auto made = mem::Pool::create(config);
     EXPECT_TRUE(made.ok()) << made.error().to_string();
     pool = std::move(made).value();

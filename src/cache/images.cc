@@ -99,9 +99,9 @@ ShardId Images::shard_of(const ImageSlot& slot) const {
 
 // ---- lending ----
 
-std::optional<mem::Extent> Images::allocate(ByteCount bytes) {
+std::optional<mem::Extent> Images::allocate(ByteCount bytes, NodeId near) {
   for (int round = 0;; ++round) {
-    if (auto extent = pool_.allocate(bytes)) return extent;
+    if (auto extent = pool_.allocate(bytes, near)) return extent;
     if (round == kEvictionRounds) return std::nullopt;
     if (evict(std::max(bytes, eviction_batch_)).value == 0) return std::nullopt;
   }
@@ -167,7 +167,7 @@ ImageSlot Images::put_words(RecordId record, const Placed& placed, mem::Extent e
 std::optional<ImageSlot> Images::lend(const SlotWant& want) {
   const std::uint32_t further = want.shard.value == 0 ? 0 : further_.take();
   if (want.shard.value != 0 && further == 0) return std::nullopt;
-  auto extent = allocate(want.bytes);
+  auto extent = allocate(want.bytes, want.near);
   RecordId record = kNoRecord;
   if (extent) {
     record = table_.find(want.key);

@@ -15,6 +15,7 @@
 #include "cache/further_slots.h"
 #include "cache/namespaces.h"
 #include "cache/residency.h"
+#include "cache/shard_nodes.h"
 #include "mem/pool.h"
 
 namespace orbitkv::cache {
@@ -42,13 +43,15 @@ struct SlotWant {
   std::uint16_t shards = 1;
   ByteCount bytes;
   OperationIndex owner;
+  NodeId near = kAnyNode;  // where the bytes come from
 };
 
 // All slots of an image at once.
 struct LoadWant {
   BlockKey key;
   std::uint16_t shards = 1;
-  ByteCount bytes;  // of one slot
+  ByteCount bytes;                    // of one slot
+  const ShardNodes* near = nullptr;  // where the bytes are wanted; nullptr: not known
 };
 
 struct ImageStats {
@@ -165,7 +168,7 @@ class Images {
 
   Inflight& inflight(RecordId record) { return inflight_[table_.cold(record).prev]; }
   const Inflight& inflight(RecordId record) const { return inflight_[table_.cold(record).prev]; }
-  std::optional<mem::Extent> allocate(ByteCount bytes);
+  std::optional<mem::Extent> allocate(ByteCount bytes, NodeId near);
   RecordId make_record(const BlockKey& key, ImageEvent event);
   RecordId make_inflight(const SlotWant& want);
   bool evict_in_window(const BlockKey& key);

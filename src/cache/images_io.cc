@@ -15,7 +15,7 @@ bool Images::take_all(const LoadWant& want) {
     if (room) taken_further_.push_back(i);
   }
   for (std::uint16_t s = 0; s < want.shards && room; ++s) {
-    auto extent = allocate(want.bytes);
+    auto extent = allocate(want.bytes, want.near ? want.near->of(ShardId(s)) : kAnyNode);
     room = extent.has_value();
     if (room) taken_extents_.push_back(extent->dissolve());
   }

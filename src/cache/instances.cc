@@ -138,6 +138,14 @@ Status Instances::check_shards(const Instance& instance, const Registration& las
   return ok_status();
 }
 
+// A shard that several ranks read is near to the one that writes it.
+void Instances::note_nodes(Instance& instance, const Registration& joined) {
+  for (const RegisteredGroup& g : joined.groups) {
+    ShardNodes& nodes = instance.nodes[g.group];
+    if (g.writer || nodes.of(g.shard) == kAnyNode) nodes.set(g.shard, joined.node);
+  }
+}
+
 Result<RegistrationId> Instances::add(SessionId session, const model::RankRegistration& rank) {
   ORBITKV_RETURN_IF_ERROR(model::validate(rank));
   ORBITKV_ASSIGN_OR_RETURN(auto groups, groups_of(rank));
@@ -167,9 +175,11 @@ Result<RegistrationId> Instances::add(SessionId session, const model::RankRegist
   r.name_space = *name_space;
   r.rank = rank.rank;
   r.device = devices_.intern(rank.device);
+  r.node = rank.node;
   r.num_blocks = rank.num_blocks;
   instance->ranks[rank.rank] = r.id;
   ++instance->present;
+  note_nodes(*instance, r);
   const RegistrationId id = r.id;
   registrations_.emplace(id, std::move(r));
   return id;

@@ -15,6 +15,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "cache/namespaces.h"
+#include "cache/shard_nodes.h"
 #include "model/geometry.h"
 
 namespace orbitkv::cache {
@@ -37,6 +38,7 @@ struct Registration {
   NamespaceIndex name_space;
   std::uint16_t rank = 0;
   DeviceIndex device;
+  NodeId node = kAnyNode;  // that its device is nearest to
   std::uint32_t num_blocks = 0;
   std::uint32_t open_operations = 0;
   std::vector<RegisteredGroup> groups;
@@ -49,6 +51,7 @@ struct Instance {
   std::uint16_t present = 0;                        // ranks that are registered
   std::vector<RegistrationId> ranks;                // world_size; 0: absent
   std::optional<model::RecoveryContract> contract;  // of all ranks; there from the first one on
+  std::map<GroupId, ShardNodes> nodes = {};         // where the ranks of the shards are
   bool complete() const { return present == ranks.size(); }
 };
 
@@ -92,6 +95,7 @@ class Instances {
  private:
   Status check_joins(const Instance& instance, const model::RankRegistration& rank, SessionId session);
   Status check_shards(const Instance& instance, const Registration& last) const;
+  static void note_nodes(Instance& instance, const Registration& joined);
   Result<std::vector<RegisteredGroup>> groups_of(const model::RankRegistration& rank) const;
 
   Namespaces& namespaces_;

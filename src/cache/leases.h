@@ -119,6 +119,7 @@ class Leases {
     TierSpace tier = kNoTierSpace;
     std::uint16_t shards = 1;
     ByteCount slot_bytes;
+    ShardNodes near = {};  // of the instance
   };
   Result<QueryAnswer> query(SessionId session, const QueryPart& part, const Target& target, TimePoint now);
 

@@ -78,7 +78,8 @@ bool Leases::take_stored(std::span<const Exact> sets) {
       const BlockKey key{set.hashes[i], space.name_space, space.group};
       PageAt& page = set.pages[i];
       page.record =
-          loads_.start({key, page.stored, set.target.shards, set.target.slot_bytes}, sets.front().member);
+          loads_.start({key, page.stored, set.target.shards, set.target.slot_bytes, &set.target.near},
+                       sets.front().member);
       if (page.record == kNoRecord) return false;
       pin_page(set, i);
     }

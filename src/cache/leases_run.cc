@@ -115,8 +115,8 @@ bool Leases::want_block(std::uint32_t index, std::uint32_t i, const Seen& seen) 
   // It may have been evicted for a block before it, and the record taken for another.
   if (record == kNoRecord || !images_.serves(record, key)) {
     if (seen.stored.empty() || !seen.stored[i]) return false;
-    record =
-        loads_.start({key, seen.stored[i], seen.target.shards, seen.target.slot_bytes}, LeaseIndex(index));
+    const Leases::Target& t = seen.target;
+    record = loads_.start({key, seen.stored[i], t.shards, t.slot_bytes, &t.near}, LeaseIndex(index));
     if (record == kNoRecord) return false;
   }
   const auto position = static_cast<std::uint32_t>(lease.records.size());

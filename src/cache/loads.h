@@ -52,6 +52,7 @@ class Loads {
     TierRef stored;
     std::uint16_t shards = 1;
     ByteCount slot_bytes;
+    const ShardNodes* near = nullptr;  // of who asks
   };
   // Lends the slots of an absent image and queues it, or finds that it is queued already.
   // kNoRecord: no memory, a bound, or publishers have the image in hand. Evicts.

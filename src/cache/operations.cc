@@ -55,6 +55,7 @@ Result<OperationIndex> Operations::open(const Want& want, Registration& registra
   op.restore = RestoreState::kSubmitted;
   op.registration = registration.id;
   op.device = registration.device;
+  op.node = registration.node;
   op.open = true;
   op.blocker = kNoOperation;
   op.blocking_load = kNoRecord;

@@ -28,6 +28,7 @@ struct Operation {
   RestoreState restore = RestoreState::kEnded;  // of a restore
   RegistrationId registration;
   DeviceIndex device;
+  NodeId node = kAnyNode;  // of the device
   RegisteredGroup group;
   KeySpace space;
   bool open = false;

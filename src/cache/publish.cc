@@ -152,7 +152,8 @@ void Publisher::lend_wanted(OperationIndex index, PublishAnswer& answer) {
                                       .shard = op.group.shard,
                                       .shards = op.group.shards,
                                       .bytes = op.group.slot_bytes,
-                                      .owner = index});
+                                      .owner = index,
+                                      .near = op.node});
     if (!slot) {
       --answer.accepted;
       ++answer.dropped;

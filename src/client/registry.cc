@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/text.h"
 #include "client/devices.h"
+#include "mem/placement.h"
 
 namespace orbitkv::client {
 namespace {
@@ -76,6 +77,14 @@ Status check_memory(const Registration& registration, const device::Device& devi
   }
   return ok_status();
 }
+
+// Of pages in CPU memory: the largest layer's, which stands for the rest.
+NodeId node_of_layers(const std::vector<Layer>& layers) {
+  const auto largest = std::max_element(layers.begin(), layers.end(),
+                                        [](const Layer& a, const Layer& b) { return a.bytes < b.bytes; });
+  if (largest == layers.end()) return kAnyNode;
+  return mem::node_of_pages({static_cast<const std::byte*>(largest->base), largest->bytes});
+}
 }  // namespace
 
 const RegisteredGroup* Entry::group(GroupId id) const {
@@ -118,6 +127,7 @@ Result<std::unique_ptr<Entry>> make_entry(const Registration& registration, std:
       return reject(
           format_text("layer '%s' names group %u, which is not registered", layer.name.c_str(), layer.group));
   ORBITKV_RETURN_IF_ERROR(check_memory(registration, device));
+  rank.node = entry->gpu ? device.node() : node_of_layers(registration.layers);
   return entry;
 }
 

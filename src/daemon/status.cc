@@ -103,6 +103,14 @@ json loads_json(const cache::CoreStats& core) {
           {"spilling", core.spilling}};
 }
 
+json nodes_json(const mem::PoolStats& pool) {
+  json nodes = json::array();
+  for (const mem::NodeStats& node : pool.nodes)
+    nodes.push_back(
+        {{"node", node.node.value}, {"capacity", node.capacity.value}, {"used", node.used.value}});
+  return nodes;
+}
+
 json pool_json(const mem::PoolStats& pool, const cache::CoreStats& core, std::size_t slabs) {
   return {{"capacity", pool.capacity.value},
           {"configured", pool.configured.value},
@@ -111,6 +119,9 @@ json pool_json(const mem::PoolStats& pool, const cache::CoreStats& core, std::si
           {"quarantined", pool.quarantined.value},
           {"largest_free", pool.largest_free.value},
           {"huge", pool.huge.value},
+          {"nodes", nodes_json(pool)},
+          {"local", pool.local},
+          {"remote", pool.remote},
           {"slabs", slabs}};
 }
 }  // namespace

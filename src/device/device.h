@@ -73,6 +73,8 @@ class Device {
   virtual ~Device() = default;
   // What the Manager is told: "cpu:0", "GPU-<uuid>", "MIG-<uuid>".
   virtual std::string identity() const = 0;
+  // The NUMA node that it hangs on. kAnyNode: not known, or the CPU, whose pages know theirs.
+  virtual NodeId node() const { return kAnyNode; }
   // kReject unless all of it is memory that this device copies from and to, as far as the
   // driver can tell.
   virtual Status check_memory(std::span<const std::byte> memory) const = 0;

@@ -160,14 +160,16 @@ Status bind_memory(const UniqueFd& memory, ByteCount bytes, NodeId node) {
 
 NodeId node_of_pages(std::span<const std::byte> pages) {
   constexpr std::size_t kAtOnce = 64;
+  constexpr std::size_t kMostLooks = 1024;
   constexpr std::uintptr_t kPage = 4096;
   const auto begin = reinterpret_cast<std::uintptr_t>(pages.data());
   std::map<int, std::size_t> found;
+  const std::size_t step = std::max<std::size_t>(limits::kHugePageBytes.value, pages.size() / kMostLooks);
   for (std::size_t offset = 0; offset < pages.size();) {
     std::array<const void*, kAtOnce> at{};
     std::array<int, kAtOnce> node{};
     unsigned long count = 0;
-    for (; count < kAtOnce && offset < pages.size(); offset += limits::kHugePageBytes.value)
+    for (; count < kAtOnce && offset < pages.size(); offset += step)
       at[count++] = reinterpret_cast<const void*>((begin + offset) / kPage * kPage);
     // Without target nodes it moves nothing and says where the pages are.
     if (::syscall(SYS_move_pages, 0, count, at.data(), nullptr, node.data(), 0) != 0) return kAnyNode;

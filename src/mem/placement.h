@@ -1,7 +1,7 @@
 // On which NUMA node the memory of a slab is placed, and in which order the nodes are asked
 // for an extent: a policy over a topology that is read from /sys or described by a test.
 // Owned by Pool; core thread. Pages are bound before they are touched and never moved
-// afterwards. On a machine with one memory node there is no policy and no system call.
+// afterwards. On a machine with one memory node there is no policy and nothing is bound.
 #pragma once
 
 #include <cstddef>
@@ -65,7 +65,8 @@ class NodePolicy {
 // from others; what has been touched stays where it is. Outlives the call's own mapping.
 Status bind_memory(const UniqueFd& memory, ByteCount bytes, NodeId node);
 
-// Where most of these pages lie: one in 2 MiB is looked at, and none is touched. kAnyNode:
+// Where most of these pages lie: one in 2 MiB is looked at (at most some
+// thousand), and none is touched. kAnyNode:
 // none is there yet, or the kernel does not tell.
 NodeId node_of_pages(std::span<const std::byte> pages);
 

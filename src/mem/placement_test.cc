@@ -248,19 +248,29 @@ TEST(BindMemory, ANodeThatCannotBeIsRefused) {
   EXPECT_FALSE(bind_memory(memory, kMiB, NodeId(limits::kNodeNumbers)).ok());
 }
 
-// Its topology is described; whatever of it this machine lacks, every slab serves.
-TEST(Pool, SlabsOfNodesThatCannotBeBoundServeAllTheSame) {
+TEST(Pool, LendsFromTheNodeThatIsAskedForAndThenFromTheOther) {
   PoolConfig config;
-  config.bytes = 3 * kGiB;
+  config.bytes = 4 * kGiB;
   config.prefault = false;
-  config.topology = Topology{{{NodeId(1022), kGiB, {10, 20}}, {NodeId(1023), kGiB, {20, 10}}}};
+  config.topology = two_nodes();
   const auto pool = Pool::create(config).value();
-  for (const SlabInfo& slab : pool->collect_offered()) EXPECT_EQ(slab.node, kAnyNode);
+  pool->collect_offered();
   std::vector<Extent> extents;
-  while (auto extent = pool->allocate(kGiB, NodeId(1022))) extents.push_back(std::move(*extent));
-  EXPECT_EQ(extents.size(), 3u);
-  EXPECT_EQ(pool->stats().remote, 3u);
+  Ids found;
+  while (auto extent = pool->allocate(256 * kMiB, NodeId(1))) {
+    found.push_back(pool->slabs()[extent->slab().value].node.value);
+    extents.push_back(std::move(*extent));
+  }
+  ASSERT_EQ(found.size(), 16u);
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], i < 8 ? 1 : 0);
+  const PoolStats stats = pool->stats();
+  EXPECT_EQ(stats.local, 8u);
+  EXPECT_EQ(stats.remote, 8u);
+  ASSERT_EQ(stats.nodes.size(), 2u);
+  EXPECT_EQ(stats.nodes[1].capacity, 2 * kGiB);
+  EXPECT_EQ(stats.nodes[1].used, 2 * kGiB);
   for (Extent& extent : extents) pool->release(std::move(extent));
+  EXPECT_EQ(pool->stats().nodes[0].used, ByteCount(0));
 }
 
 TEST(Pool, WithoutNumaNoSlabHasANode) {

@@ -175,13 +175,11 @@ void Pool::Impl::place_slabs() {
   if (!policy.active()) return;
   std::optional<Error> refused;
   for (std::size_t i = 0; i < slabs.size(); ++i) {
-    const NodeId node = policy.place(slabs[i].bytes);
-    const Status bound = bind_memory(memory[i], slabs[i].bytes, node);
-    if (bound.ok()) {
-      slabs[i].node = node;
-      continue;
-    }
-    policy.move(slabs[i].bytes, node, kAnyNode);
+    slabs[i].node = policy.place(slabs[i].bytes);
+    if (config.topology) continue;
+    const Status bound = bind_memory(memory[i], slabs[i].bytes, slabs[i].node);
+    if (bound.ok()) continue;
+    policy.move(slabs[i].bytes, std::exchange(slabs[i].node, kAnyNode), kAnyNode);
     if (!refused) refused = bound.error();
   }
   if (refused)
@@ -192,7 +190,7 @@ void Pool::Impl::place_slabs() {
 
 // A node that had run full left its pages to others.
 void Pool::Impl::note_node(SlabInfo& slab, NodeId found) {
-  if (!policy.active() || found == kAnyNode || found == slab.node) return;
+  if (!policy.active() || config.topology || found == kAnyNode || found == slab.node) return;
   if (slab.node != kAnyNode)
     ORBITKV_INFO("slab %u was meant for NUMA node %d; its pages came from node %d", slab.id.value,
                  slab.node.value, found.value);

@@ -26,8 +26,9 @@ struct PoolConfig {
   bool prefault = true;       // false: slabs are sparse and offered at once
   std::uint32_t threads = 0;  // first touch; 0 = min(4, CPUs)
   int stop_fd = -1;           // readable (a signalfd): create() gives up waiting for kOn
-  bool numa = true;           // spread slabs over the nodes of `topology`, or else of this machine
-  std::optional<Topology> topology;
+  bool numa = true;           // spread slabs over the NUMA nodes
+  // For tests: slabs count as if they lay on the nodes that it describes; nothing is bound.
+  std::optional<Topology> topology = std::nullopt;
 };
 
 // A lent extent. Move-only; its only exits are Pool::release and Pool::quarantine.

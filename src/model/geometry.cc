@@ -107,6 +107,9 @@ Status validate(const RankRegistration& rank) {
   ORBITKV_RETURN_IF_ERROR(in_range("rank", {rank.rank, 0, rank.world_size - 1u}));
   ORBITKV_RETURN_IF_ERROR(in_range("num_blocks", {rank.num_blocks, 1, kHole}));
   ORBITKV_RETURN_IF_ERROR(in_range("block_tokens", {rank.block_tokens, 1, UINT32_MAX}));
+  if (rank.node.value < kAnyNode.value || rank.node.value >= static_cast<std::int32_t>(limits::kNodeNumbers))
+    return reject("node is " + std::to_string(rank.node.value) + "; it is -1 where unknown, or below " +
+                  std::to_string(limits::kNodeNumbers));
   return validate_groups(rank.groups);
 }
 

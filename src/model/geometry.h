@@ -40,6 +40,7 @@ struct RankRegistration {
   std::uint16_t rank = 0;
   std::uint16_t world_size = 1;  // queries are refused until all ranks have registered
   std::string device;            // "cpu:0", "GPU-<uuid>"
+  NodeId node = kAnyNode;        // NUMA node that the device, or memory of the CPU, is nearest to
   std::uint32_t num_blocks = 0;  // engine blocks; destinations are below it
   std::uint32_t block_tokens = 0;
   std::vector<GroupShape> groups;  // ascending group ids; the first is 0, a prefix group

@@ -53,6 +53,8 @@ const Case kCases[] = {
     {"rank is 1; it must be 0..0", [](auto& r) { r.rank = 1; }},
     {"num_blocks is 0", [](auto& r) { r.num_blocks = 0; }},
     {"block_tokens is 0", [](auto& r) { r.block_tokens = 0; }},
+    {"node is -2", [](auto& r) { r.node = NodeId(-2); }},
+    {"node is 1024", [](auto& r) { r.node = NodeId(1024); }},
     {"count of groups is 0", [](auto& r) { r.groups.clear(); }},
     {"count of groups is 17", [](auto& r) { r.groups.resize(17, r.groups[0]); }},
     {"groups[1].group is out of order", [](auto& r) { r.groups[1].group = GroupId(0); }},
@@ -105,6 +107,7 @@ TEST(Geometry, TheLimitsThemselvesAreAccepted) {
   rank.world_size = limits::kShards;
   rank.rank = limits::kShards - 1;
   rank.num_blocks = kHole;  // so that kHole itself is never a block
+  rank.node = NodeId(limits::kNodeNumbers - 1);
   rank.groups[0].shards = limits::kShards;
   rank.groups[0].shard = ShardId(limits::kShards - 1);
   rank.groups[1].fragments[0].bytes = limits::kSlotImageBytes - ByteCount(128);

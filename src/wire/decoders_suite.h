@@ -211,6 +211,7 @@ inline model::RankRegistration sample_rank() {
   rank.rank = 1;
   rank.world_size = 2;
   rank.device = "cpu:0";
+  rank.node = NodeId(1);
   rank.num_blocks = 512;
   rank.block_tokens = 16;
   rank.groups = {

@@ -174,7 +174,8 @@ void encode(const Register& m, Buffer& out) {
   f.put(u16(rank.groups.size()));
   f.put(u16(rank.name_space.size()));
   f.put(u16(rank.device.size()));
-  f.zeros(6);
+  f.put(static_cast<std::uint16_t>(rank.node.value + 1));  // 0: not known
+  f.zeros(4);
   f.text(rank.name_space);
   f.text(rank.device);
   for (const auto& group : rank.groups) encode_group(group, f);
@@ -194,7 +195,8 @@ Result<Register> decode_register(std::span<const std::byte> frame) {
   const auto groups = in.get<std::uint16_t>();
   const auto name_bytes = in.get<std::uint16_t>();
   const auto device_bytes = in.get<std::uint16_t>();
-  in.zeros(6);
+  rank.node = NodeId(in.get<std::uint16_t>() - 1);
+  in.zeros(4);
   in.require(groups <= limits::kGroups, "too many groups");
   rank.name_space = in.text(name_bytes);
   rank.device = in.text(device_bytes);

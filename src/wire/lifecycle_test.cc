@@ -80,6 +80,7 @@ TEST(Lifecycle, RegisterKeepsEveryField) {
   EXPECT_EQ(m->rank.rank, rank.rank);
   EXPECT_EQ(m->rank.world_size, rank.world_size);
   EXPECT_EQ(m->rank.device, rank.device);
+  EXPECT_EQ(m->rank.node, rank.node);
   EXPECT_EQ(m->rank.num_blocks, rank.num_blocks);
   EXPECT_EQ(m->rank.block_tokens, rank.block_tokens);
   ASSERT_EQ(m->rank.groups.size(), rank.groups.size());

@@ -28,6 +28,7 @@ struct Gpu {
   int shared_optin = 232448;
   unsigned char uuid = 0x90;  // every byte of it
   bool mig = false;           // an instance: its parent's UUID differs
+  int bus = 0;                // on PCI
 };
 Gpu sm_80();
 

@@ -90,6 +90,7 @@ CuResult device_attribute(int* value, int attribute, CuDevice device) {
     case kAttributeMajor: *value = gpu->major; break;
     case kAttributeMinor: *value = gpu->minor; break;
     case kAttributeSharedOptin: *value = gpu->shared_optin; break;
+    case kAttributePciBus: *value = gpu->bus; break;
     default: *value = 0;
   }
   return kCuSuccess;

@@ -119,6 +119,7 @@ TEST_F(FailureTest, AnyCallMayFail) {
 }
 
 TEST_F(FailureTest, ADeviceThatCannotBeMadeLeavesNothing) {
+  constexpr std::uint32_t kTraits = 5;  // attributes that it must have
   for (const std::string entry :
        {"cuDeviceGetAttribute", "cuDeviceGetUuid", "cuDevicePrimaryCtxRetain", "cuCtxGetStreamPriorityRange",
         "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute"}) {
@@ -128,8 +129,9 @@ TEST_F(FailureTest, ADeviceThatCannotBeMadeLeavesNothing) {
       const bool made = make_cuda_device(driver, 1, {}).ok();
       fake.heal();
       const bool hit = fake.calls(entry) - before >= call;
-      // The module may come from the compiler of the process instead.
-      if (entry != "cuModuleLoadData") {
+      // The module may come from the compiler of the process instead; where it hangs is a hint.
+      const bool hint = entry == "cuDeviceGetAttribute" && call > kTraits;
+      if (entry != "cuModuleLoadData" && !hint) {
         EXPECT_EQ(made, !hit) << entry << " call " << call;
       }
       if (!hit) break;

@@ -1,4 +1,10 @@
 // Which GPU a device is, and which memory is its.
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "device/cuda/numa_node.h"
 #include "tests/cuda/fake_bed.h"
 
 namespace orbitkv::device::cuda {
@@ -26,6 +32,28 @@ TEST_F(IdentityTest, WithoutTheParentsUuidAnInstanceIsAGpu) {
   auto made = make_cuda_device(old, 2, {});
   ASSERT_TRUE(made.ok()) << made.error().message();
   EXPECT_EQ((*made)->identity(), "GPU-31313131-3131-3131-3131-313131313131");
+}
+
+TEST_F(IdentityTest, TheNumaNodeIsThatOfThePciAddress) {
+  fake::FakeDriver machine({.gpus = {{.bus = 0x3b}, {.bus = 0xd8}, {.bus = 0x5e}}});
+  ASSERT_EQ(machine.driver().cuInit(0), kCuSuccess);
+  std::string root = testing::TempDir() + "orbitkv-pci-XXXXXX";
+  ASSERT_NE(::mkdtemp(root.data()), nullptr);
+  const auto put = [&](const std::string& address, const std::string& node) {
+    const auto at = std::filesystem::path(root) / "sys/bus/pci/devices" / address;
+    std::filesystem::create_directories(at);
+    std::ofstream(at / "numa_node") << node << "\n";
+  };
+  put("0000:3b:00.0", "1");
+  put("0000:d8:00.0", "-1");
+  EXPECT_EQ(numa_node_of(machine.driver(), 0, root), NodeId(1));
+  EXPECT_EQ(numa_node_of(machine.driver(), 1, root), kAnyNode) << "the kernel does not know";
+  EXPECT_EQ(numa_node_of(machine.driver(), 2, root), kAnyNode) << "not in /sys";
+  put("0000:d8:00.0", "4096");
+  EXPECT_EQ(numa_node_of(machine.driver(), 1, root), kAnyNode) << "no number of a node";
+  machine.fail({.entry = "cuDeviceGetAttribute", .call = 2, .code = kCuInvalidContext});
+  EXPECT_EQ(numa_node_of(machine.driver(), 0, root), kAnyNode) << "the driver does not say";
+  std::filesystem::remove_all(root);
 }
 
 TEST_F(IdentityTest, ADeviceTakesItsOwnMemoryOnly) {

@@ -107,6 +107,7 @@ TEST(Bootstrap, FlagsAreCheckedTogetherAtStart) {
   EXPECT_EQ(serve_fails(socket, log, {"--publish-wait", "61000"}).first, 2);
   EXPECT_EQ(serve_fails(socket, log, {"--lease-ttl", "0"}).first, 2);
   EXPECT_EQ(serve_fails(socket, log, {"--hugepages", "on", "--no-prefault"}).first, 2);
+  EXPECT_EQ(serve_fails(socket, log, {"--numa", "on"}).first, 2);
   EXPECT_EQ(serve_fails(socket, log, {"--log-level", "loud"}).first, 2);
 }
 

@@ -17,6 +17,7 @@ struct ServeFlags {
   std::string pool_size;  // "", "512MiB", "30gb"
   std::string huge_pages = "auto";
   bool prefault = true;
+  std::string numa = "auto";
   std::uint32_t lease_ttl_s = 600;
   std::uint32_t publish_wait_ms = 2000;
   std::uint32_t incomplete_ttl_s = 60;

@@ -74,6 +74,10 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
       ->capture_default_str();
   serve->add_flag("--prefault,!--no-prefault", flags.prefault,
                   "touch the pool's memory in the background before it is used [on]");
+  serve
+      ->add_option("--numa", flags.numa,
+                   "auto: spread the pool over the NUMA nodes and serve each engine from its device's; off")
+      ->capture_default_str();
   serve->add_option("--lease-ttl", flags.lease_ttl_s, "seconds that a hit stays pinned for its restore")
       ->capture_default_str();
   serve

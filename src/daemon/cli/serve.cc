@@ -23,6 +23,12 @@ Result<mem::HugePages> parse_huge_pages(const std::string& text) {
   return reject("--hugepages is auto, on or off, not '" + text + "'");
 }
 
+Result<bool> parse_numa(const std::string& text) {
+  if (text == "auto") return true;
+  if (text == "off") return false;
+  return reject("--numa is auto or off, not '" + text + "'");
+}
+
 Result<LogLevel> parse_log_level(const std::string& text) {
   if (text == "debug") return LogLevel::kDebug;
   if (text == "info") return LogLevel::kInfo;
@@ -113,6 +119,7 @@ Result<ServeOptions> check_together(const ServeFlags& flags) {
   if (options.pool.bytes < kMiB)
     return reject("--pool-size is at least 1MiB; less holds no block of any model");
   ORBITKV_ASSIGN_OR_RETURN(options.pool.huge_pages, parse_huge_pages(flags.huge_pages));
+  ORBITKV_ASSIGN_OR_RETURN(options.pool.numa, parse_numa(flags.numa));
   options.pool.prefault = flags.prefault;
   if (!flags.prefault && options.pool.huge_pages == mem::HugePages::kOn)
     return reject("--hugepages on needs --prefault: pages become huge before a slab is offered");

@@ -33,6 +33,14 @@ void print_ssd(const json& ssd) {
   }
 }
 
+void print_nodes(const json& pool) {
+  for (const json& node : pool.at("nodes"))
+    std::printf("          NUMA node %d: %s of %s used\n", node.at("node").get<int>(),
+                size_of(node, "used").c_str(), size_of(node, "capacity").c_str());
+  std::printf("          %llu extents near their device, %llu on other nodes\n", count_of(pool, "local"),
+              count_of(pool, "remote"));
+}
+
 void print_text(const json& status) {
   const json& pool = status.at("pool");
   std::printf("orbitkv %s at %s, incarnation %s, up %.0f s%s\n",
@@ -45,6 +53,7 @@ void print_text(const json& status) {
       size_of(pool, "used").c_str(), size_of(pool, "capacity").c_str(), size_of(pool, "configured").c_str(),
       size_of(pool, "leased").c_str(), size_of(pool, "quarantined").c_str(),
       size_of(pool, "largest_free").c_str(), size_of(pool, "huge").c_str());
+  if (pool.at("nodes").size() > 1) print_nodes(pool);
   const auto count = [&](const char* key) { return count_of(status, key); };
   std::printf("blocks    %llu resident, %llu being written, %llu leases, %llu evicted\n", count("blocks"),
               count("inflight_images"), count("leases"), count("evicted"));

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "device/cuda/cuda_copier.h"
+#include "device/cuda/numa_node.h"
 #include "device/cuda/tuner.h"
 
 namespace orbitkv::device::cuda {
@@ -56,7 +57,10 @@ class EventPool final : public FencePool {
 class CudaDevice final : public Device {
  public:
   CudaDevice(std::shared_ptr<Context> context, const CudaDeviceOptions& options)
-      : options_(options), parts_(std::make_shared<DeviceParts>()), events_(context) {
+      : options_(options),
+        parts_(std::make_shared<DeviceParts>()),
+        events_(context),
+        node_(numa_node_of(context->driver(), context->device())) {
     parts_->slabs = std::make_shared<SlabTable>(context, options.slabs);
     parts_->context = std::move(context);
     if (options.tunes) tuner_ = std::thread([this] { tune(); });
@@ -66,6 +70,7 @@ class CudaDevice final : public Device {
   }
 
   std::string identity() const override { return parts_->context->identity(); }
+  NodeId node() const override { return node_; }
   Status check_memory(std::span<const std::byte> memory) const override;
   void add_slab(std::span<std::byte> slab) override { parts_->slabs->add(slab); }
   void remove_slab(std::span<std::byte> slab) override { parts_->slabs->remove(slab); }
@@ -83,6 +88,7 @@ class CudaDevice final : public Device {
   const CudaDeviceOptions options_;
   const std::shared_ptr<DeviceParts> parts_;
   EventPool events_;
+  const NodeId node_;
   std::thread tuner_;
 };
 

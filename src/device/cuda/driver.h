@@ -44,6 +44,7 @@ inline constexpr unsigned kHostAllocPortable = 1, kHostAllocDeviceMap = 2;
 inline constexpr unsigned kWaitValueEqual = 1;
 inline constexpr int kAttributeMaxPitch = 11;
 inline constexpr int kAttributeMultiprocessors = 16;
+inline constexpr int kAttributePciBus = 33, kAttributePciDevice = 34, kAttributePciDomain = 50;
 inline constexpr int kAttributeMajor = 75, kAttributeMinor = 76;
 inline constexpr int kAttributeSharedOptin = 97;
 inline constexpr int kFunctionMaxDynamicShared = 8;
