@@ -16,16 +16,21 @@ ByteCount largest_slab(const mem::Pool& pool) {
   return most;
 }
 
+Error session_closed(SessionId session) {
+  return reconnect(format_text("session %u is closed; open a new one", session.value));
+}
+
+Error session_stalled(SessionId session) {
+  return busy(
+      format_text("session %u gave no sign of life for too long (--stall-after); try again", session.value));
+}
+
 void log_unknown(TransferId transfer) {
   ORBITKV_ERROR("the tier ends transfer %llu, which is not under way",
                 static_cast<unsigned long long>(transfer.value));
 }
 
 }  // namespace
-
-Error session_closed(SessionId session) {
-  return reconnect(format_text("session %u is closed; open a new one", session.value));
-}
 
 Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* tier_in)
     : config(c),
@@ -88,22 +93,33 @@ void Core::Impl::withdraw(OperationIndex index, const Error& why, TimePoint now)
   }
 }
 
+// All that its engine has not claimed, and what it cannot claim any more. Waiting publishes
+// first, or they would take over what the others give back.
+void Core::Impl::withdraw_all(SessionId session, const Error& why, TimePoint now) {
+  std::vector<OperationIndex> order = operations.of_session(session);
+  std::erase_if(order, [&](OperationIndex i) {
+    const Operation& op = operations.at(i);
+    return op.publish == PublishState::kClaimed || op.restore == RestoreState::kClaimed;
+  });
+  std::stable_partition(order.begin(), order.end(),
+                        [&](OperationIndex i) { return operations.at(i).publish == PublishState::kWaiting; });
+  for (const OperationIndex i : order) withdraw(i, why, now);
+}
+
+Error Core::Impl::not_open(SessionId session) const {
+  const bool known = session.value < limits::kSessions;
+  const bool stalled = known && sessions.at(session).state == SessionState::kStalled;
+  return stalled ? session_stalled(session) : session_closed(session);
+}
+
 void Core::close_session(SessionId session_id, TimePoint now) {
   Session& session = impl_->sessions.at(session_id);
-  const bool was_open = session.state == SessionState::kOpen;
+  const bool was_open = session.state == SessionState::kOpen || session.state == SessionState::kStalled;
   step(session.state, SessionEvent::kClosed);
   if (!was_open) return;
   impl_->recoveries.end_session(session_id);
   impl_->leases.end_session(session_id);
-  const Error why = session_closed(session_id);
-  // Waiting publishes first, or they would take over what the others give back.
-  const auto open = impl_->operations.of_session(session_id);
-  const auto waits = [&](OperationIndex i) {
-    return impl_->operations.at(i).publish == PublishState::kWaiting;
-  };
-  std::vector<OperationIndex> order(open);
-  std::stable_partition(order.begin(), order.end(), waits);
-  for (const OperationIndex i : order) impl_->withdraw(i, why, now);
+  impl_->withdraw_all(session_id, session_closed(session_id), now);
   for (const RegistrationId id : session.registrations) impl_->leave(id);
   session.registrations.clear();
   if (session.state == SessionState::kClosing && session.open_operations == 0) {
@@ -112,9 +128,23 @@ void Core::close_session(SessionId session_id, TimePoint now) {
   impl_->wake(now);
 }
 
+void Core::stall_session(SessionId session_id, TimePoint now) {
+  Session* session = impl_->sessions.open_session(session_id);
+  if (session == nullptr) return;
+  step(session->state, SessionEvent::kStalled);
+  impl_->withdraw_all(session_id, session_stalled(session_id), now);
+  impl_->wake(now);
+}
+
+void Core::revive_session(SessionId session_id) {
+  Session& session = impl_->sessions.at(session_id);
+  if (session.state == SessionState::kStalled) step(session.state, SessionEvent::kRevived);
+}
+
 void Core::process_ended(SessionId session_id, TimePoint now) {
   Session& session = impl_->sessions.at(session_id);
-  if (session.state == SessionState::kOpen) close_session(session_id, now);
+  if (session.state == SessionState::kOpen || session.state == SessionState::kStalled)
+    close_session(session_id, now);
   step(session.state, SessionEvent::kProcessEnded);
   for (const OperationIndex i : impl_->operations.of_session(session_id)) {
     if (impl_->operations.at(i).kind == model::PlanKind::kSave) {
@@ -135,7 +165,7 @@ bool Core::session_gone(SessionId session) const {
 Result<RegistrationId> Core::register_rank(SessionId session_id, const model::RankRegistration& rank,
                                            TimePoint) {
   Session* session = impl_->sessions.open_session(session_id);
-  if (session == nullptr) return session_closed(session_id);
+  if (session == nullptr) return impl_->not_open(session_id);
   if (session->registrations.size() == limits::kRegistrationsPerSession) {
     return busy(format_text("%u registrations are in this session; unregister one",
                             limits::kRegistrationsPerSession));
@@ -147,7 +177,7 @@ Result<RegistrationId> Core::register_rank(SessionId session_id, const model::Ra
 }
 
 Result<Registration*> Core::Impl::registration_of(SessionId session, RegistrationId id) {
-  if (sessions.open_session(session) == nullptr) return session_closed(session);
+  if (sessions.open_session(session) == nullptr) return not_open(session);
   Registration* r = instances.find(id);
   if (r == nullptr || r->session != session) {
     return reject(format_text("registration %llu is not of this session, or is unregistered; register again",

@@ -225,6 +225,11 @@ class Core {
   // revoked and returned at once, its leases and queries end, its ranks leave their
   // instances; what is claimed waits for a receipt.
   void close_session(SessionId session, TimePoint now);
+  // Its engine gives no sign of life: what is unclaimed is revoked or fails with kBusy, what
+  // is claimed waits for its receipt, and every call below for it answers kBusy until
+  // revive_session(). Both: nothing, if it is so already or the session is closed.
+  void stall_session(SessionId session, TimePoint now);
+  void revive_session(SessionId session);
   // Every thread of the engine process has ended: claimed saves without a receipt are
   // quarantined for good; the sources of claimed restores are released. Implies close.
   void process_ended(SessionId session, TimePoint now);

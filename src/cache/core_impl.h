@@ -17,9 +17,6 @@
 
 namespace orbitkv::cache {
 
-// What every call of a session that is not open is answered.
-Error session_closed(SessionId session);
-
 struct Core::Impl {
   Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* tier_in);
   ~Impl();
@@ -28,7 +25,10 @@ struct Core::Impl {
   // kBusy: a rank of the instance is absent.
   Result<const Instance*> complete_instance(const InstanceId& id);
   Result<Leases::Target> target_of(const Instance& instance, GroupId group);
+  // What a call of a session that is not open is answered.
+  Error not_open(SessionId session) const;
   void withdraw(OperationIndex index, const Error& why, TimePoint now);
+  void withdraw_all(SessionId session, const Error& why, TimePoint now);
   void leave(RegistrationId id);
   void wake(TimePoint now);
   void add_tier_stats(CoreStats& s) const;

@@ -37,7 +37,7 @@ Result<Leases::Target> Core::Impl::target_of(const Instance& instance, GroupId g
 }
 
 Result<QueryAnswer> Core::query(SessionId session, const QueryPart& part, TimePoint now) {
-  if (impl_->sessions.open_session(session) == nullptr) return session_closed(session);
+  if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
   ORBITKV_ASSIGN_OR_RETURN(const Instance* instance, impl_->complete_instance(part.instance));
   ORBITKV_ASSIGN_OR_RETURN(const Leases::Target target, impl_->target_of(*instance, part.group));
   Result<QueryAnswer> answer = impl_->leases.query(session, part, target, now);
@@ -47,7 +47,7 @@ Result<QueryAnswer> Core::query(SessionId session, const QueryPart& part, TimePo
 
 // The client names the boundary, never the set: a list of any other length is not of it.
 Result<TicketAnswer> Core::read_recovery(SessionId session, const RecoveryPart& part, TimePoint now) {
-  if (impl_->sessions.open_session(session) == nullptr) return session_closed(session);
+  if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
   ORBITKV_ASSIGN_OR_RETURN(const Instance* instance, impl_->complete_instance(part.instance));
   const model::RecoveryContract& contract = *instance->contract;
   ORBITKV_ASSIGN_OR_RETURN(
@@ -69,7 +69,7 @@ Result<TicketAnswer> Core::read_recovery(SessionId session, const RecoveryPart& 
 
 Status Core::release(SessionId session_id, LeaseId id) {
   const Session* session = impl_->sessions.open_session(session_id);
-  if (session == nullptr) return session_closed(session_id);
+  if (session == nullptr) return impl_->not_open(session_id);
   Lease* lease = impl_->leases.find(id);
   if (lease == nullptr) return ok_status();
   const auto of_instance = [&](RegistrationId r) {
@@ -85,13 +85,13 @@ Status Core::release(SessionId session_id, LeaseId id) {
 
 Result<TicketAnswer> Core::poll(SessionId session, const TicketName& ticket, Revision revision,
                                 TimePoint now) {
-  if (impl_->sessions.open_session(session) == nullptr) return session_closed(session);
+  if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
   if (ticket.kind == TicketKind::kPrefix) return impl_->leases.poll(session, ticket, revision, now);
   return impl_->recoveries.poll(session, ticket, revision, now);
 }
 
 Status Core::cancel(SessionId session, const TicketName& ticket, Revision revision) {
-  if (impl_->sessions.open_session(session) == nullptr) return session_closed(session);
+  if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
   if (ticket.kind == TicketKind::kPrefix) return impl_->leases.cancel(session, ticket, revision);
   return impl_->recoveries.cancel(session, ticket, revision);
 }

@@ -78,6 +78,82 @@ TEST(CoreSession, CloseKeepsClaimedWorkUntilItsReceipt) {
   EXPECT_EQ(w.discover(other.scheduler, hashes(0, 3), 2), 3u) << "a receipt after the close counts";
 }
 
+// A save and a restore that are claimed, one of each that is not, one that waits for the bank
+// and one for another publisher.
+struct Stalled {
+  World w;
+  Engine e{w}, other{w, {.instance = 2}};
+  LeaseId lease;
+  OperationKey save, load, claimed_save, claimed_load, queued, waiting, others;
+  Stalled() {
+    w.ports.bank_plans = 4;
+    w.store(e.worker, e.registration, hashes(0, 2));
+    lease = w.read(e.scheduler, hashes(0, 2), "r").lease;
+    const LeaseId second = w.read(e.scheduler, hashes(0, 2), "s").lease;
+    const auto next = [&] { return w.next_op(e.worker); };
+    save = next(), load = next(), claimed_save = next(), claimed_load = next(), queued = next(),
+    waiting = next();
+    others = w.next_op(other.worker);
+    EXPECT_TRUE(w.publish(others, other.registration, hashes(50, 1)).ok());
+    EXPECT_TRUE(w.publish(save, e.registration, hashes(10, 3)).ok());
+    EXPECT_TRUE(w.restore(load, e.registration, lease, {0, 1}).ok());
+    EXPECT_TRUE(w.publish(claimed_save, e.registration, hashes(20, 2)).ok());
+    EXPECT_TRUE(w.restore(claimed_load, e.registration, second, {0, 1}).ok());
+    EXPECT_TRUE(w.publish(queued, e.registration, hashes(30, 1)).ok());
+    EXPECT_TRUE(w.publish(waiting, e.registration, hashes(50, 2)).ok());
+    w.ports.claimed = {claimed_save, claimed_load};
+    w.core->stall_session(e.worker, w.now);
+  }
+};
+
+TEST(CoreSession, StallRevokesWhatIsUnclaimedAndKeepsWhatIsClaimed) {
+  Stalled s;
+  EXPECT_EQ(s.w.ports.revoked, (std::map<OperationKey, Code>{{s.save, Code::kBusy}, {s.load, Code::kBusy}}));
+  EXPECT_EQ(s.w.ports.failed,
+            (std::map<OperationKey, Code>{{s.queued, Code::kBusy}, {s.waiting, Code::kBusy}}));
+  EXPECT_EQ(s.w.used(), 5 * slot_bytes()) << "two sealed, two claimed, one of the other engine";
+  s.w.core->stall_session(s.e.worker, s.w.now);  // once more changes nothing
+  s.w.commit(s.claimed_save);
+  s.w.verified(s.claimed_load);
+  EXPECT_EQ(s.w.core->stats().restored, 2u);
+  EXPECT_EQ(s.w.discover(s.e.scheduler, hashes(20, 2)), 2u) << "its receipt counts";
+  s.w.commit(s.others);
+}
+
+TEST(CoreSession, AStalledSessionIsAnsweredBusyUntilItRevives) {
+  Stalled s;
+  const auto list = hashes(0, 1);
+  for (const Code expected : {Code::kBusy, Code::kOk}) {
+    const OperationKey op = s.w.next_op(s.e.worker);
+    EXPECT_EQ(code_of(s.w.publish(op, s.e.registration, hashes(80, 1))), expected);
+    EXPECT_EQ(code_of(s.w.core->query(s.e.worker, s.w.part(list, "q"), s.w.now)), expected);
+    EXPECT_EQ(code_of(s.w.core->release(s.e.worker, LeaseId{})), expected);
+    s.w.core->bank_freed(s.e.worker, s.w.now);  // grants nothing
+    s.w.core->revive_session(s.e.worker);
+  }
+  EXPECT_FALSE(s.w.core->session_gone(s.e.worker));
+  s.w.core->revive_session(s.e.worker);  // once more changes nothing
+}
+
+TEST(CoreSession, AStalledSessionEndsLikeAnyOther) {
+  Stalled closed, dead;
+  closed.w.core->close_session(closed.e.worker, closed.w.now);
+  EXPECT_FALSE(closed.w.core->session_gone(closed.e.worker)) << "claimed work is outstanding";
+  closed.w.core->revive_session(closed.e.worker);  // too late
+  closed.w.commit(closed.claimed_save);
+  closed.w.verified(closed.claimed_load);
+  EXPECT_TRUE(closed.w.core->session_gone(closed.e.worker));
+  dead.w.core->process_ended(dead.e.worker, dead.w.now);
+  EXPECT_TRUE(dead.w.core->session_gone(dead.e.worker));
+  EXPECT_EQ(dead.w.core->stats().quarantined_extents, 2u);
+  // What is claimed and was seen to be claims no second time.
+  Stalled again;
+  again.w.core->revive_session(again.e.worker);
+  again.w.core->stall_session(again.e.worker, again.w.now);
+  again.w.core->close_session(again.e.worker, again.w.now);
+  EXPECT_EQ(again.w.core->stats().operations, 3u) << "two claimed, one of the other engine";
+}
+
 TEST(CoreSession, DeadProcessQuarantinesClaimedSavesForGood) {
   World w;
   Engine e(w), other(w, {.instance = 2});

@@ -153,6 +153,7 @@ class Walk {
     if (what < 84) return release();
     if (what < 90) return claim();
     if (what < 92) return end_engine();
+    if (what < 93) return stall();
     if (what < 96 && !o_.roomy) {
       w_.core->evict(pick_count(10) * slot_bytes(), w_.now);
       return;
@@ -500,6 +501,26 @@ class Walk {
     std::erase_if(waiting_, [&](const auto& n) { return n.first.first == e; });
     for (const SessionId s : sessions) end_session(s);
     start_engine(e);
+  }
+  // One that stands still for a while, and goes on.
+  void stall() {
+    const EngineState& engine = engines_[pick(kEngines)];
+    const auto r = pick(engine.ranks.size());
+    const SessionId s = engine.ranks[r].session;
+    const auto unclaimed = [&](const OperationKey& op) {
+      return op.session == s && !w_.ports.claimed.contains(op);
+    };
+    for (const auto& [op, plan] : w_.ports.granted) {
+      if (!unclaimed(op) || plan.kind != model::PlanKind::kSave) continue;
+      for (const auto& e : plan.entries) lent_.erase(e.revision);
+    }
+    std::erase_if(restores_, [&](const auto& each) { return unclaimed(each.first); });
+    w_.core->stall_session(s, w_.now);
+    for (const auto& [op, plan] : w_.ports.granted) EXPECT_FALSE(unclaimed(op));
+    const auto refused = w_.publish(w_.next_op(s), engine.ranks[r].registration, to_hashes({1}));
+    EXPECT_EQ(code_of(refused), Code::kBusy);
+    notice_grants();  // others may go on
+    w_.core->revive_session(s);
   }
   void end_session(SessionId s) {
     std::vector<OperationKey> lost;

@@ -50,7 +50,7 @@ struct SlotWant {
 struct LoadWant {
   BlockKey key;
   std::uint16_t shards = 1;
-  ByteCount bytes;                    // of one slot
+  ByteCount bytes;                   // of one slot
   const ShardNodes* near = nullptr;  // where the bytes are wanted; nullptr: not known
 };
 

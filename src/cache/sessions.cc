@@ -32,7 +32,7 @@ const Session& Sessions::at(SessionId id) const {
 
 std::uint32_t Sessions::living() const {
   const auto lives = [](const Session& s) {
-    return s.state == SessionState::kOpen || s.state == SessionState::kClosing;
+    return s.state != SessionState::kAbsent && s.state != SessionState::kGone;
   };
   return static_cast<std::uint32_t>(std::count_if(sessions_.begin(), sessions_.end(), lives));
 }

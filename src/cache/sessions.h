@@ -30,12 +30,12 @@ class Sessions {
  public:
   Sessions() : sessions_(limits::kSessions) {}
   void open(SessionId id);
-  // nullptr: not open.
+  // nullptr: not open, or stalled.
   Session* open_session(SessionId id);
   // In any state; checked against limits::kSessions.
   Session& at(SessionId id);
   const Session& at(SessionId id) const;
-  std::uint32_t living() const;  // open or closing
+  std::uint32_t living() const;  // open, stalled or closing
 
  private:
   std::vector<Session> sessions_;

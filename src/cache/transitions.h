@@ -27,20 +27,30 @@ struct Transitions {
 enum class SessionState : std::uint8_t {
   kAbsent,   // the slot was never used
   kOpen,     // serves
+  kStalled,  // its engine gives no sign of life: no new work, claimed work is outstanding
   kClosing,  // closed; claimed work is outstanding
   kGone,     // closed; holds nothing but quarantine; the slot may be opened again
   kIllegal,
 };
-enum class SessionEvent : std::uint8_t { kOpened, kClosed, kProcessEnded, kEmptied, kCount };
+enum class SessionEvent : std::uint8_t {
+  kOpened,
+  kStalled,
+  kRevived,
+  kClosed,
+  kProcessEnded,
+  kEmptied,
+  kCount
+};
 
 namespace detail {
 using S = SessionState;
 inline constexpr Transitions<SessionState, SessionEvent> kSession{{{
-    //  kOpened      kClosed      kProcessEnded  kEmptied
-    {{S::kOpen, S::kIllegal, S::kIllegal, S::kIllegal}},     // kAbsent
-    {{S::kIllegal, S::kClosing, S::kClosing, S::kIllegal}},  // kOpen
-    {{S::kIllegal, S::kClosing, S::kClosing, S::kGone}},     // kClosing
-    {{S::kOpen, S::kGone, S::kGone, S::kIllegal}},           // kGone
+    // kOpened, kStalled, kRevived, kClosed, kProcessEnded, kEmptied
+    {{S::kOpen, S::kIllegal, S::kIllegal, S::kIllegal, S::kIllegal, S::kIllegal}},     // kAbsent
+    {{S::kIllegal, S::kStalled, S::kIllegal, S::kClosing, S::kClosing, S::kIllegal}},  // kOpen
+    {{S::kIllegal, S::kIllegal, S::kOpen, S::kClosing, S::kClosing, S::kIllegal}},     // kStalled
+    {{S::kIllegal, S::kIllegal, S::kIllegal, S::kClosing, S::kClosing, S::kGone}},     // kClosing
+    {{S::kOpen, S::kIllegal, S::kIllegal, S::kGone, S::kGone, S::kIllegal}},           // kGone
 }}};
 }  // namespace detail
 

@@ -27,12 +27,13 @@ void expect_cells(const char (&letters)[S + 1], const std::string_view (&rows)[S
 }
 
 TEST(Transitions, Session) {
-  // events: opened closed process-ended emptied
-  // states: A absent, O open, C closing, G gone
-  expect_cells<SessionState, SessionEvent, 4, 4>("AOCG", {"O---",    // absent
-                                                          "-CC-",    // open
-                                                          "-CCG",    // closing
-                                                          "OGG-"});  // gone
+  // events: opened stalled revived closed process-ended emptied
+  // states: A absent, O open, S stalled, C closing, G gone
+  expect_cells<SessionState, SessionEvent, 5, 6>("AOSCG", {"O-----",    // absent
+                                                           "-S-CC-",    // open
+                                                           "--OCC-",    // stalled
+                                                           "---CCG",    // closing
+                                                           "O--GG-"});  // gone
 }
 
 TEST(Transitions, Publish) {

@@ -256,6 +256,7 @@ Status Attachment::map_offer(const shm::Message& message) {
                              mem::MappedSlab::map(message.fds[i], offer.slabs[i].id, offer.slabs[i].bytes));
     std::lock_guard lock(slab_mutex_);
     if (slabs_.contains(offer.slabs[i].id.value)) continue;
+    channel_->beat();  // an offer of many slabs takes long
     // Before any grant can name it.
     if (target_.slabs) target_.slabs->add_slab(bytes_of(mapped));
     slabs_.emplace(offer.slabs[i].id.value, std::move(mapped));

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +15,7 @@ namespace orbitkv::client {
 namespace {
 constexpr int kFirstBackoffMs = 100;
 constexpr int kMaxBackoffMs = 2000;
+constexpr int kBeatMs = 1000;  // the longest between two signs of life
 
 // Every lifecycle reply starts its body with the request it answers.
 std::uint64_t request_of(const wire::FrameView& frame) {
@@ -116,6 +118,7 @@ Result<wire::Buffer> IoThread::call_now(Attachment& link, std::uint64_t request,
   ORBITKV_RETURN_IF_ERROR(link.socket().send_within(frame, {}, static_cast<int>(target_.timeout_ms)));
   const TimePoint deadline = monotonic_now() + milliseconds(target_.timeout_ms);
   while (monotonic_now() < deadline) {
+    link.channel().beat();
     ORBITKV_ASSIGN_OR_RETURN(auto message,
                              link.socket().receive_within(static_cast<int>(target_.timeout_ms)));
     ORBITKV_ASSIGN_OR_RETURN(auto view, wire::open_frame(message.frame));
@@ -173,6 +176,8 @@ void IoThread::run() {
 // the client is closed while copies run, and the session stays for them.
 bool IoThread::drop_session() {
   link_.mine()->lose();
+  // No beat comes from here on: a Manager that is still there shall see an end, not a stall.
+  ::shutdown(link_.mine()->socket().fd(), SHUT_RDWR);
   if (!executors_.wait_empty()) return false;
   {
     std::lock_guard lock(registry_.mutex);
@@ -187,7 +192,8 @@ void IoThread::serve_session(Attachment& link) {
       {link.socket().fd(), POLLIN, 0}, {link.peer().pidfd.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
   for (;;) {
     if (link.lost()) return;
-    if (poll(fds, 3, 1000) < 0 && errno != EINTR) return;
+    link.channel().beat();
+    if (poll(fds, 3, kBeatMs) < 0 && errno != EINTR) return;
     {
       std::lock_guard lock(mutex_);
       if (stop_) return;

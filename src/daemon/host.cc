@@ -68,6 +68,7 @@ bool Host::take_receipts(Session& session, bool all_records, TimePoint now) {
     (receipt.kind == model::PlanKind::kSave ? report.digests : report.failed) = receipt.words;
     core_.drained(receipt.op, report, now);
   }
+  session.heard += receipts_.size();
   if (session.take_bank_freed()) core_.bank_freed(session.id(), now);
   return !receipts_.empty();
 }
@@ -96,17 +97,20 @@ bool Host::serve_commands(Session& session, TimePoint now) {
     for (SessionId id : live_) take_receipts(*sessions_[id.value], false, now);
     commands_.answer(session, *bytes, now);
   }
+  session.heard += served;
   if (served) session.channel().ring_client();
   return served > 0;
 }
 
 void Host::tick(TimePoint now) {
   take_slabs();
+  stalls_.begin_look(now);
   const std::vector<SessionId> ids = live_;
   for (SessionId id : ids) {
     Session& each = session(id);
     offer_slabs(each, now);
     serve(each, true, now);  // recovers a lost wake, and the receipts of closed sessions
+    look_for_stall(each, now);
     collect(each);
   }
   core_.tick(now);

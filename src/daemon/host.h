@@ -19,6 +19,7 @@
 #include "daemon/commands.h"
 #include "daemon/session.h"
 #include "daemon/ssd_tier.h"
+#include "daemon/stall.h"
 #include "mem/pool.h"
 
 namespace orbitkv::daemon {
@@ -37,10 +38,14 @@ class Host final : private cache::Ports {
     // Holds nothing any more: the object goes and the id may be given again.
     virtual void on_gone(Session& session) = 0;
     virtual std::string status_json() const = 0;
+    // Its process stands still and holds claims: the operator wants it ended (stall.h).
+    virtual void end_process(Session& session) { (void)session; }
   };
 
   // All outlive the host; tier: nullptr without an SSD. `epoch`: of the first session.
   Host(const cache::CoreConfig& config, mem::Pool& pool, Owner& owner, SsdTier* tier, Epoch epoch);
+  // From now on; before the first session. Without it nobody is judged.
+  void watch_stalls(const StallWatch::Options& options) { stalls_ = StallWatch(options); }
 
   // ---- sessions, as their owner sees them ----
 
@@ -78,6 +83,7 @@ class Host final : private cache::Ports {
 
   cache::Core& core() { return core_; }
   const cache::Core& core() const { return core_; }
+  const StallWatch& stalls() const { return stalls_; }
   const std::vector<SessionId>& live() const { return live_; }
   Session& session(SessionId id) const;                  // one of live()
   Session* find(SessionId id) const;                     // nullptr: there is none
@@ -100,6 +106,7 @@ class Host final : private cache::Ports {
   void collect(Session& session);  // removes a session that holds nothing any more
   void collect_all();
   void take_slabs();
+  void look_for_stall(Session& session, TimePoint now);
 
   mem::Pool& pool_;
   Owner& owner_;
@@ -110,6 +117,7 @@ class Host final : private cache::Ports {
   std::vector<SessionId> live_;         // ids of sessions_, for the hot loop
   std::vector<mem::SlabInfo> offered_;  // in the order in which they were offered
   std::vector<Session::Receipt> receipts_;
+  StallWatch stalls_{{}};
   std::uint64_t next_epoch_;
   bool draining_ = false;
 };

@@ -28,11 +28,13 @@ Session& Host::open(Session::Parts parts, TimePoint now) {
   ORBITKV_CHECK(slot == nullptr, "a session's place is taken");
   slot = std::make_unique<Session>(std::move(parts));
   live_.push_back(id);
+  stalls_.reset(id);
   core_.open_session(id, now);
   return *slot;
 }
 
 void Host::on_frame(Session& session, std::span<const std::byte> bytes, TimePoint now) {
+  ++session.heard;
   auto frame = wire::open_frame(bytes);
   if (!frame.ok()) return close(session, frame.error().message().c_str(), now);
   switch (frame->type) {
@@ -117,6 +119,33 @@ void Host::close(Session& session, const char* why, TimePoint now) {
   owner_.on_closed(session);
   core_.close_session(session.id(), now);
   session.channel().ring_client();
+}
+
+// What it had not claimed goes back at once; what it had waits for its receipt, or for the
+// end of its process. No time gives memory back.
+void Host::look_for_stall(Session& session, TimePoint now) {
+  if (!stalls_.on() || session.life != Session::Life::kOpen) return;
+  const std::uint64_t signs = session.channel().beat() + session.heard;
+  const unsigned id = session.id().value;
+  const char* name = session.name().c_str();
+  switch (stalls_.look(session.id(), signs, session.open_operations() > 0)) {
+    case StallWatch::Verdict::kNone: return;
+    case StallWatch::Verdict::kStalled:
+      core_.stall_session(session.id(), now);
+      ORBITKV_WARN(
+          "session %u (%s, pid %d) is stalled: no sign of life for %lld s; it holds %u claimed operations",
+          id, name, session.pid(), static_cast<long long>(stalls_.silent(session.id()).ns / 1'000'000'000),
+          session.open_operations());
+      return;
+    case StallWatch::Verdict::kRevived:
+      core_.revive_session(session.id());
+      ORBITKV_INFO("session %u (%s, pid %d) goes on", id, name, session.pid());
+      return;
+    case StallWatch::Verdict::kCondemned:
+      ORBITKV_WARN("session %u (%s, pid %d) stands still with %u claimed operations: its process is ended",
+                   id, name, session.pid(), session.open_operations());
+      return owner_.end_process(session);
+  }
 }
 
 // Every store of the process is visible now: the receipts that it managed to publish come

@@ -137,6 +137,36 @@ TEST_F(HostTest, AClosedSessionGoesWithATickAndAnEndedProcessAtOnce) {
   EXPECT_EQ(gone.size(), 2u);
 }
 
+TEST_F(HostTest, WhoDoesNotBeatIsStalledAndASignOfLifeRevives) {
+  host->watch_stalls({seconds(3), true});
+  Session& session = attach();
+  TimePoint now = kStart;
+  const auto tick = [&](int times) {
+    for (int i = 0; i < times; ++i) host->tick(now = now + milliseconds(250));
+  };
+  const auto health = [&] { return host->stalls().health(session.id()); };
+  for (int i = 0; i < 10; ++i) {
+    client->beat();
+    tick(8);
+  }
+  EXPECT_EQ(health(), Health::kHealthy);
+  tick(40);
+  EXPECT_EQ(health(), Health::kStalled) << "and not condemned: it holds nothing";
+  EXPECT_EQ(host->core().stats().sessions, 1u);
+  ASSERT_TRUE(
+      client->push_command(wire::encode(wire::Command{wire::Opcode::kPing, 1, session.epoch(), 0, 0})));
+  tick(1);
+  EXPECT_EQ(health(), Health::kHealthy) << "a command is a sign, too";
+  tick(13);
+  frame(session, wire::StatusRequest{5});
+  tick(1);
+  EXPECT_EQ(host->stalls().stats().revivals, 2u) << "and so is a frame";
+  tick(40);
+  frame(session, wire::Bye{});
+  tick(40);
+  EXPECT_EQ(host->stalls().stats().stalls, 3u) << "a closed session is not watched";
+}
+
 TEST_F(HostTest, DrainingClosesAllAndTakesNoneIn) {
   attach();
   attach();

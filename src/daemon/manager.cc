@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -45,6 +47,7 @@ Status Manager::start() {
   if (ssd_) ssd_->use_pool(*pool_);
   Host::Owner& owner = *this;
   host_ = std::make_unique<Host>(options_.core, *pool_, owner, ssd_.get(), first_epoch);
+  host_->watch_stalls(options_.stall);
   control_ = std::make_unique<Control>(host_->core(), *pool_, ssd_.get());
   ORBITKV_RETURN_IF_ERROR(watch_ssd());
   ORBITKV_RETURN_IF_ERROR(loop_->add(pool_->ready_fd(), rt::kReadable, [this](rt::Ready) { tick(); }));
@@ -143,6 +146,14 @@ void Manager::on_gone(Session& session) {
   if (session.life == Session::Life::kClosed) loop_->remove(connection_of(session).peer().pidfd.get());
   loop_->remove(session.channel().wake_fd());
   connections_[session.id().value].reset();
+}
+
+// SIGKILL passes a stopped process, not one in uninterruptible sleep or a frozen cgroup; the
+// pidfd cannot name another one. What it held is settled when it has ended.
+void Manager::end_process(Session& session) {
+  const int pidfd = connection_of(session).peer().pidfd.get();
+  if (::syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0) != 0)
+    ORBITKV_WARN("%s", errno_error("the process of a stalled engine cannot be ended").message().c_str());
 }
 
 void Manager::on_process_ended(SessionId id) {

@@ -33,6 +33,7 @@ struct ServeOptions {
   std::optional<SsdTier::Options> ssd;
   Duration spin = microseconds(50);  // polls this long after the last command
   Duration drain = seconds(30);      // how long a shutdown waits for claimed copies
+  StallWatch::Options stall{seconds(30), false};
 };
 
 class Manager final : private rt::Poller, private Host::Owner {
@@ -72,6 +73,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   Status send(SessionId session, std::vector<std::byte> frame, std::vector<int> fds) override;
   void on_closed(Session& session) override;
   void on_gone(Session& session) override;
+  void end_process(Session& session) override;
 
   // Attach (attach.cc).
   void on_connection();

@@ -72,6 +72,7 @@ class Session {
   enum class Life : std::uint8_t { kOpen, kClosed, kEnded };
   Life life = Life::kOpen;
   std::uint32_t slabs_offered = 0;  // how many of the pool's slabs this client was told
+  std::uint64_t heard = 0;          // commands, receipts and frames: signs of life beside its beat
 
  private:
   struct Shadow {

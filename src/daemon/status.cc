@@ -11,9 +11,9 @@ namespace orbitkv::daemon {
 namespace {
 using nlohmann::json;
 
-const char* life_name(Session::Life life) {
+const char* state_name(Session::Life life, Health health) {
   switch (life) {
-    case Session::Life::kOpen: return "open";
+    case Session::Life::kOpen: return health == Health::kHealthy ? "open" : "stalled";
     case Session::Life::kClosed: return "closed, draining";
     case Session::Life::kEnded: return "ended";
   }
@@ -134,8 +134,9 @@ std::string Manager::status_json() const {
     sessions.push_back({{"id", id.value},
                         {"name", session.name()},
                         {"pid", session.pid()},
-                        {"state", life_name(session.life)},
-                        {"operations", session.open_operations()}});
+                        {"state", state_name(session.life, host_->stalls().health(id))},
+                        {"operations", session.open_operations()},
+                        {"silent_s", host_->stalls().silent(id).ns / 1'000'000'000}});
   }
   json instances = json::array();
   for (const cache::InstanceStats& instance : host_->core().instances())
@@ -174,7 +175,10 @@ std::string Manager::status_json() const {
                  {"recoveries", core.recoveries},
                  {"recoveries_missed", core.recoveries_missed},
                  {"recovery_waits", core.recovery_waits},
-                 {"quarantined_extents", core.quarantined_extents}};
+                 {"quarantined_extents", core.quarantined_extents},
+                 {"stalls", host_->stalls().stats().stalls},
+                 {"revivals", host_->stalls().stats().revivals},
+                 {"stalled_killed", host_->stalls().stats().condemned}};
   if (ssd_) status["loads"] = loads_json(core);
   if (ssd_) status["ssd"] = ssd_json(*ssd_);
   return status.dump(-1, ' ', false, json::error_handler_t::replace);

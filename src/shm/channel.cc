@@ -202,6 +202,10 @@ void ManagerChannel::copy_bank(std::uint32_t offset, std::uint32_t length,
   read_bank(memory_, offset, length, out);
 }
 
+std::uint64_t ManagerChannel::beat() const {
+  return memory_.header().client_beat.load(std::memory_order_relaxed);
+}
+
 void ManagerChannel::ring_client() {
   SessionHeader& header = memory_.header();
   header.manager_bell.store(++bell_, kSleepOrder);
@@ -321,6 +325,10 @@ void ClientChannel::wait(std::uint64_t seen, std::uint32_t spins, int timeout_ms
   // The kernel compares the bell with `seen` before it sleeps.
   futex_wait(header.manager_bell, seen, std::min(timeout_ms, kRecheckMs));
   header.client_sleepers.fetch_sub(1, kSleepOrder);
+}
+
+void ClientChannel::beat() {
+  memory_.header().client_beat.fetch_add(1, std::memory_order_relaxed);
 }
 
 void ClientChannel::wake_waiters() {

@@ -69,6 +69,8 @@ class ManagerChannel {
   void write_bank(std::uint32_t offset, std::span<const std::byte> bytes);
   void copy_bank(std::uint32_t offset, std::uint32_t length, std::vector<std::byte>& out) const;
 
+  // Changes while the client's own thread runs; whatever it says, it is only compared.
+  std::uint64_t beat() const;
   // After replies or record changes: bumps the bell (release), wakes sleeping client
   // threads by FUTEX_WAKE. Never blocks, whatever the client does.
   void ring_client();
@@ -121,6 +123,8 @@ class ClientChannel {
   void wait(std::uint64_t seen, std::uint32_t spins, int timeout_ms);
   // Wakes this process's own waiters (close, lost Manager).
   void wake_waiters();
+  // A sign of life: one store. The thread that serves the socket, once a second or more often.
+  void beat();
 
  private:
   SessionMemory memory_;

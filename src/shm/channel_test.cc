@@ -260,6 +260,13 @@ TEST_F(Channel, ARingIsSeenOnceAndWritesNoEventfdWhileTheManagerIsAwake) {
   EXPECT_FALSE(readable(bell_fd()));
 }
 
+TEST_F(Channel, ABeatIsSeenAndRingsNobody) {
+  const std::uint64_t before = manager.beat();
+  client.beat();
+  EXPECT_NE(manager.beat(), before);
+  EXPECT_FALSE(manager.rung());
+}
+
 TEST_F(Channel, ASleepingManagerIsWoken) {
   ASSERT_TRUE(manager.prepare_sleep());
   client.ring_manager();

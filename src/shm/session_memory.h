@@ -92,6 +92,8 @@ struct SessionHeader {
   std::atomic<std::uint64_t> manager_bell;  // rises with every reply and record change
   std::atomic<std::uint32_t> manager_sleeping;
   alignas(128) std::atomic<std::uint64_t> command_head;
+  // Client's third line: rises while the client's own thread runs, at least once a second.
+  alignas(128) std::atomic<std::uint64_t> client_beat;
 };
 static_assert(sizeof(SessionHeader) <= 4096);
 

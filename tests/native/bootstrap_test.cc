@@ -108,6 +108,8 @@ TEST(Bootstrap, FlagsAreCheckedTogetherAtStart) {
   EXPECT_EQ(serve_fails(socket, log, {"--lease-ttl", "0"}).first, 2);
   EXPECT_EQ(serve_fails(socket, log, {"--hugepages", "on", "--no-prefault"}).first, 2);
   EXPECT_EQ(serve_fails(socket, log, {"--numa", "on"}).first, 2);
+  EXPECT_EQ(serve_fails(socket, log, {"--stall-after", "2"}).first, 2);
+  EXPECT_EQ(serve_fails(socket, log, {"--stalled-engine", "ignore"}).first, 2);
   EXPECT_EQ(serve_fails(socket, log, {"--log-level", "loud"}).first, 2);
 }
 

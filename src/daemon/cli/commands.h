@@ -24,6 +24,8 @@ struct ServeFlags {
   std::uint32_t max_blocks = 0;  // 0: from the pool size
   std::uint32_t spin_us = 50;
   std::uint32_t drain_s = 30;
+  std::uint32_t stall_after_s = 30;  // 0: off
+  std::string stalled_engine = "report";
   std::string log_level = "info";
   // SSD; without a path there is none.
   std::vector<std::string> ssd_paths;

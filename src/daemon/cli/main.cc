@@ -95,6 +95,15 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
       ->add_option("--drain-timeout", flags.drain_s,
                    "seconds that a stop waits for claimed copies and the SSD")
       ->capture_default_str();
+  serve
+      ->add_option("--stall-after", flags.stall_after_s,
+                   "seconds without a sign of life after which an engine gets no more work; 0: off")
+      ->capture_default_str();
+  serve
+      ->add_option(
+          "--stalled-engine", flags.stalled_engine,
+          "report; kill: end its process (SIGKILL) if it still holds claimed copies after twice that time")
+      ->capture_default_str();
   serve->add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
   add_serve_ssd(*serve, flags);
 }

@@ -14,6 +14,7 @@
 
 namespace orbitkv::daemon::cli {
 namespace {
+constexpr std::uint32_t kStallAfterLeast = 3;
 constexpr std::uint64_t kBytesPerBlockGuess = 16 * 1024;  // a table for blocks no smaller than this
 
 Result<mem::HugePages> parse_huge_pages(const std::string& text) {
@@ -97,6 +98,16 @@ Result<std::optional<SsdTier::Options>> ssd_options(const ServeFlags& flags, Byt
   return std::optional(std::move(options));
 }
 
+Result<StallWatch::Options> parse_stall(const ServeFlags& flags) {
+  if (flags.stall_after_s != 0 && (flags.stall_after_s < kStallAfterLeast || flags.stall_after_s > 86400))
+    return reject(
+        format_text("--stall-after is 0 (off) or %u to 86400 seconds: an engine gives a sign a second",
+                    kStallAfterLeast));
+  if (flags.stalled_engine != "report" && flags.stalled_engine != "kill")
+    return reject("--stalled-engine is report or kill, not '" + flags.stalled_engine + "'");
+  return StallWatch::Options{seconds(flags.stall_after_s), flags.stalled_engine == "kill"};
+}
+
 Status check_durations(const ServeFlags& flags) {
   if (flags.lease_ttl_s == 0 || flags.lease_ttl_s > 86400)
     return reject("--lease-ttl is 1 to 86400 seconds: a scheduler must be able to use what it was promised");
@@ -134,6 +145,7 @@ Result<ServeOptions> check_together(const ServeFlags& flags) {
   ORBITKV_ASSIGN_OR_RETURN(options.ssd, ssd_options(flags, options.pool.bytes));
   options.spin = microseconds(flags.spin_us);
   options.drain = seconds(flags.drain_s);
+  ORBITKV_ASSIGN_OR_RETURN(options.stall, parse_stall(flags));
   return options;
 }
 }  // namespace
