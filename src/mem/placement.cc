@@ -13,6 +13,7 @@
 #include <optional>
 #include <sstream>
 
+#include "base/check.h"
 #include "base/limits.h"
 
 namespace orbitkv::mem {
@@ -125,6 +126,7 @@ NodeId NodePolicy::place(ByteCount bytes, std::span<const NodeId> devices) {
     const bool asked = near.empty() || std::find(near.begin(), near.end(), memory.id) != near.end();
     if (asked && (!best || better(memory, *best, bytes))) best = &memory;
   }
+  ORBITKV_CHECK(best != nullptr, "the nearest node is one that has memory");
   best->given += bytes;
   return best->id;
 }
