@@ -49,6 +49,7 @@ class CoreBench {
     mem::PoolConfig config;
     config.bytes = 64 * kMiB;
     config.huge_pages = mem::HugePages::kOff;
+    config.prefault = false;
     ORBITKV_ASSIGN_OR_RETURN(pool_, mem::Pool::create(config));
     pool_->collect_offered();
     cache::CoreConfig core;
