@@ -46,7 +46,9 @@ Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* ti
       spill({images, namespaces, pool_in, tier_in}),
       grants({ports, images, namespaces, sessions, operations}),
       publisher({ports, images, instances, operations, grants, spill, c.publish_wait}),
-      restorer({ports, images, leases, operations, grants, spill}) {
+      restorer({ports, images, leases, operations, grants, spill}),
+      retirer({pool_in, images, loads, leases, operations, publisher, restorer, c.retire_store_wait,
+               c.retire_claim_wait}) {
   if (tier != nullptr) images.set_keeper(&spill);
 }
 
@@ -246,6 +248,8 @@ void Core::tier_ready(TimePoint now) {
   impl_->loads.tier_ready();
   impl_->leases.pump(now);
   impl_->wake(now);
+  // It takes stores again, too.
+  if (impl_->retirer.report().state == RetireState::kImages) impl_->retirer.turn(now);
 }
 
 void Core::tick(TimePoint now) {
@@ -257,6 +261,7 @@ void Core::tick(TimePoint now) {
   impl_->publisher.tick(now);
   impl_->restorer.wake(now);
   impl_->images.abandon_idle_since({now.ns - impl_->config.incomplete_ttl.ns});
+  retire_turn(now);
 }
 
 EvictReport Core::evict(ByteCount bytes, TimePoint) {

@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "cache/tier.h"
+#include "cache/transitions.h"
 #include "mem/pool.h"
 #include "model/geometry.h"
 #include "model/plan.h"
@@ -55,11 +56,13 @@ class Ports {
 struct CoreConfig {
   std::uint32_t max_blocks = 1u << 20;  // residency table; more than fits is evicted
   Duration lease_ttl = seconds(600);
-  Duration reply_ttl = seconds(60);       // a result that nobody fetches
-  Duration load_wait = seconds(5);        // for blocks of a query to come from the tier, all in all
-  Duration publish_wait = seconds(2);     // for another publisher of the same block
-  Duration incomplete_ttl = seconds(60);  // image without an open grant that never completes
-  ByteCount eviction_batch = 8 * kMiB;    // evicted at least, once anything is
+  Duration reply_ttl = seconds(60);         // a result that nobody fetches
+  Duration load_wait = seconds(5);          // for blocks of a query to come from the tier, all in all
+  Duration publish_wait = seconds(2);       // for another publisher of the same block
+  Duration incomplete_ttl = seconds(60);    // image without an open grant that never completes
+  ByteCount eviction_batch = 8 * kMiB;      // evicted at least, once anything is
+  Duration retire_store_wait = seconds(2);  // for the tier to take what a slab that retires holds
+  Duration retire_claim_wait = seconds(2);  // for claimed copies on it
   std::array<std::uint64_t, 2> seed{1,
                                     2};  // of lease ids, revisions and table hashes: getrandom in the daemon
 };
@@ -207,6 +210,19 @@ struct EvictReport {
   std::uint64_t kept = 0;           // blocks that are worth storing, and the tier takes no more now
 };
 
+// The slab that retires, if one does.
+struct RetireReport {
+  RetireState state = RetireState::kIdle;
+  SlabSlot slab;
+  std::uint32_t claims = 0;  // copies that are waited for
+  ByteCount left;            // lent from it and not quarantined
+};
+struct RetireStats {
+  std::uint64_t images = 0;    // taken out of sight
+  std::uint64_t revoked = 0;   // operations that failed for it, no copy of them begun
+  std::uint64_t detached = 0;  // operations that it went on without
+};
+
 struct InstanceStats {
   InstanceId id;
   std::uint16_t ranks = 0, world_size = 0;
@@ -275,6 +291,19 @@ class Core {
   // Blocks of the namespace, which the tier has forgotten just now, leave DRAM; what is on its
   // way does not arrive. Saves that engines have begun may still seal. Returns the blocks dropped.
   std::uint64_t drop_namespace(const model::NamespaceDigest& digest, TimePoint now);
+
+  // ---- slabs ----
+  // Lends no more from the slab and lets go of all that stands on it, by retire_turn(). kBusy:
+  // another one retires. kReject: it is not offered.
+  Status retire_slab(SlabSlot slab, TimePoint now);
+  // Bounded work for it. True: there is more to do at once. tick() does its part, too.
+  bool retire_turn(TimePoint now);
+  // In state kDrained, when no device of ours knows the slab either: Pool::abandon().
+  void abandon_slab();
+  RetireReport retiring() const;
+  // Claimed copies of the session that may be under way on the slab that retires.
+  std::uint32_t retiring_claims(SessionId session) const;
+  RetireStats retire_stats() const;
 
   CoreStats stats() const;
   std::vector<InstanceStats> instances() const;

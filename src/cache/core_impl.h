@@ -12,6 +12,7 @@
 #include "cache/publish.h"
 #include "cache/recoveries.h"
 #include "cache/restore.h"
+#include "cache/retire.h"
 #include "cache/sessions.h"
 #include "cache/spill.h"
 
@@ -48,6 +49,7 @@ struct Core::Impl {
   Grants grants;
   Publisher publisher;
   Restorer restorer;
+  Retirer retirer;
 };
 
 }  // namespace orbitkv::cache

@@ -23,7 +23,12 @@ struct Pair {
     ranks[0] = t->join(workers[0], {.rank = 0, .world = 2, .shards = 2, .node = first});
     ranks[1] = t->join(workers[1], {.rank = 1, .world = 2, .shards = 2, .node = second});
   }
-  NodeId node_of(SlabId slab) { return t->pool->slabs()[slab.value].node; }
+  NodeId node_of(SlabSlot slab) { return t->pool->slab(slab).node; }
+  NodeId node_of(SlabId name) {
+    for (const mem::SlabInfo& slab : t->pool->slabs())
+      if (slab.id == name) return slab.node;
+    return kAnyNode;
+  }
 };
 
 TEST(CoreNodes, ASaveIsPlacedNearTheDeviceThatItComesFrom) {
@@ -70,7 +75,7 @@ TEST(CoreNodes, AReplicatedShardIsNearItsWriter) {
   t->join(session, {.rank = 0, .world = 2, .node = NodeId(1)});  // it writes
   t.tier.put(0);
   EXPECT_TRUE(t->read(session, hashes(0, 1), "r").loading);
-  const SlabId slab = t.tier.under_way.begin()->second.extents[0].slab;
+  const SlabSlot slab = t.tier.under_way.begin()->second.extents[0].slab;
   EXPECT_EQ(t->pool->slabs()[slab.value].node, NodeId(1));
   t.all_loaded();
 }

@@ -295,7 +295,7 @@ class Walk {
   void notice_loads() {
     for (; loads_seen_ < tier_.loads.size(); ++loads_seen_) {
       for (const auto& w : tier_.under_way.at(tier_.loads[loads_seen_]).extents) {
-        clobber({w.slab, 0, w.offset, w.allocation, 0, 0}, w.bytes.value);
+        clobber({w_.pool->slab(w.slab).id, 0, w.offset, w.allocation, 0, 0}, w.bytes.value);
       }
     }
   }

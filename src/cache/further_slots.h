@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "base/mapped_array.h"
+#include "mem/slab_slot.h"
 
 namespace orbitkv::cache {
 
@@ -18,7 +19,7 @@ struct FurtherSlot {
   std::uint64_t allocation;  // 0: absent
   std::uint64_t revision;
   std::uint64_t offset;
-  SlabId slab;
+  SlabSlot slab;
   std::uint32_t units;  // of 64 bytes
   std::uint32_t next;   // index + 1 of the next slot of the image, or of the free list; 0: none
   ShardId shard;

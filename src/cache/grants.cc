@@ -38,7 +38,7 @@ const model::Plan& Grants::plan_of(const Operation& op) {
     const SlotWords w = p_.images.words(op.slots[i]);
     key.hash = p_.images.table().hot(op.slots[i].record).hash;
     key.revision = w.revision;
-    plan_.entries.push_back({.slab = w.extent.slab,
+    plan_.entries.push_back({.slab = p_.images.slab_name(w.extent.slab),
                              .block = op.blocks[i],
                              .offset = w.extent.offset,
                              .revision = w.revision,

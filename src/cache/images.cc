@@ -195,6 +195,10 @@ bool Images::commit(const ImageSlot& slot, std::uint64_t digest, TimePoint now) 
   ORBITKV_CHECK(table_.hot(slot.record).state == ImageState::kLent, "commit into an image that is not lent");
   Inflight& f = inflight(slot.record);
   ORBITKV_CHECK(f.lent & bit(shard), "commit of a slot that is not lent");
+  if (pool_.slab(words(slot).extent.slab).state == mem::SlabState::kRetiring) {
+    end_lent(slot, Exit::kRelease, now);
+    return false;
+  }
   f.lent &= ~bit(shard);
   f.committed |= bit(shard);
   (slot.further == 0 ? table_.cold(slot.record).digest : further_.at(slot.further).digest) = digest;
@@ -228,18 +232,7 @@ void Images::end_lent(const ImageSlot& slot, Exit exit, TimePoint now) {
   Inflight& f = inflight(slot.record);
   ORBITKV_CHECK(f.lent & bit(shard), "end of a slot that is not lent");
   f.lent &= ~bit(shard);
-  mem::Extent extent = mem::Extent::restore(words(slot).extent);
-  ColdRecord& c = table_.cold(slot.record);
-  c.total_units -= units(extent.bytes());
-  if (slot.further == 0) {
-    c.allocation = 0;
-    c.units = 0;
-  } else {
-    std::uint32_t* link = &c.further;
-    while (*link != slot.further) link = &further_.at(*link).next;
-    *link = further_.at(slot.further).next;
-    further_.give_back(slot.further);
-  }
+  mem::Extent extent = take_out(slot);
   if (exit == Exit::kRelease) {
     pool_.release(std::move(extent));
   } else {
@@ -247,6 +240,23 @@ void Images::end_lent(const ImageSlot& slot, Exit exit, TimePoint now) {
     ++stats_.quarantined_extents;
   }
   after_lent(slot.record, now);
+}
+
+// The slot's extent; the slot is absent from now on.
+mem::Extent Images::take_out(const ImageSlot& slot) {
+  mem::Extent extent = mem::Extent::restore(words(slot).extent);
+  ColdRecord& c = table_.cold(slot.record);
+  c.total_units -= units(extent.bytes());
+  if (slot.further == 0) {
+    c.allocation = 0;
+    c.units = 0;
+    return extent;
+  }
+  std::uint32_t* link = &c.further;
+  while (*link != slot.further) link = &further_.at(*link).next;
+  *link = further_.at(slot.further).next;
+  further_.give_back(slot.further);
+  return extent;
 }
 
 void Images::after_lent(RecordId record, TimePoint now) {

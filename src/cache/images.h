@@ -103,13 +103,15 @@ class Images {
   ImageSlot slot_of(RecordId record, ShardId shard) const;  // there; of an image that is not kLent
   SlotWords words(const ImageSlot& slot) const;
   BlockKey key(RecordId record) const;
+  SlabId slab_name(SlabSlot slot) const { return pool_.slab(slot).id; }
   std::uint16_t shards(RecordId record) const { return table_.hot(record).shards; }
   ByteCount bytes(RecordId record) const;  // of all slots of a sealed or dropped image
 
   // Allocates the slot of an image that is absent or in flight without it; evicts for
   // memory, a record or an index cell. nullopt: nothing more can be evicted.
   std::optional<ImageSlot> lend(const SlotWant& want);
-  // The slot's bytes are complete. True: it was the last shard, the image is sealed.
+  // The slot's bytes are complete. True: it was the last shard, the image is sealed. On a slab
+  // that retires it is given back.
   bool commit(const ImageSlot& slot, std::uint64_t digest, TimePoint now);
   void give_back(const ImageSlot& slot, TimePoint now);
   void quarantine(const ImageSlot& slot, TimePoint now);
@@ -152,6 +154,16 @@ class Images {
   // Images that have been without a lent slot, incomplete, since before `limit`.
   void abandon_idle_since(TimePoint limit);
 
+  // ---- a slab that retires: nothing is lent there any more, and nothing commits there ----
+  bool on_slab(RecordId record, SlabSlot slab) const;  // one of its slots
+  bool on_slab(const ImageSlot& slot, SlabSlot slab) const;
+  enum class Store : std::uint8_t { kFirst, kNo };
+  // Out of sight, as retire_action() says. False: it ought to be stored first and cannot be now.
+  bool retire(RecordId record, SlabSlot slab, Store store);
+  // The slots there of an image that is out of sight and pinned. False: it is none, or a
+  // device reads it.
+  bool strip(RecordId record, SlabSlot slab);
+
   ImageStats stats() const;
 
  private:
@@ -181,6 +193,8 @@ class Images {
   bool take_all(const LoadWant& want);
   void give_all_back();
   void end_lent(const ImageSlot& slot, Exit exit, TimePoint now);
+  mem::Extent take_out(const ImageSlot& slot);
+  void take_back(RecordId record, SlabSlot slab);
   void after_lent(RecordId record, TimePoint now);
   ShardId shard_of(const ImageSlot& slot) const;
   void seal(RecordId record);

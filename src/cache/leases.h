@@ -139,6 +139,8 @@ class Leases {
   bool loaded(TransferId transfer, bool ok, TimePoint now);  // false: not one of ours
   // Submits what waits.
   void pump(TimePoint now);
+  // Whoever waits for a load that is doomed and has not begun hears of it.
+  void fail_doomed(TimePoint now);
 
   // Until when its blocks are waited for.
   TimePoint wait_end(const Lease& lease) const { return lease.started + config_.load_wait; }

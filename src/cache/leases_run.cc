@@ -142,6 +142,10 @@ void Leases::pump(TimePoint now) {
   while (const Loads::Ended* gone = loads_.submit()) settle(*gone, now);
 }
 
+void Leases::fail_doomed(TimePoint now) {
+  while (const Loads::Ended* gone = loads_.fail_doomed()) settle(*gone, now);
+}
+
 // A list may name a block twice: everybody stops waiting before anybody's run changes.
 void Leases::settle(const Loads::Ended& ended, TimePoint now) {
   for (const LoadWaiter& w : ended.waiters) --leases_[w.lease.value].pending;

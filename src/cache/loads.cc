@@ -80,6 +80,22 @@ void Loads::doom(NamespaceIndex name_space) {
   }
 }
 
+void Loads::doom(SlabSlot slab) {
+  for (Load& load : loads_) {
+    if (load.state != LoadState::kEnded && p_.images.on_slab(load.record, slab)) load.doomed = true;
+  }
+}
+
+const Loads::Ended* Loads::fail_doomed() {
+  const auto it = std::find_if(loads_.begin(), loads_.end(), [](const Load& load) {
+    return load.state == LoadState::kQueued && load.doomed;
+  });
+  if (it == loads_.end()) return nullptr;
+  unqueue(*it);
+  ++stats_.gone;
+  return report(p_.images.tag(it->record), LoadEvent::kGone);
+}
+
 // ---- the queue: one lane a query, one load of each in turn ----
 
 void Loads::enqueue(std::uint32_t index, LeaseIndex lane_index) {

@@ -78,6 +78,10 @@ class Loads {
   void tier_ready() { busy_ = false; }
   // Of a namespace that is dropped: whatever lands is not what is asked for any more.
   void doom(NamespaceIndex name_space);
+  // Those with a slot on a slab that retires.
+  void doom(SlabSlot slab);
+  // One of the doomed that the tier has not been told of, and there may be more. nullptr: none.
+  const Ended* fail_doomed();
   // Records whose loads have ended since the last call, however: publishers may wait for them.
   std::vector<RecordId> take_ended() { return std::exchange(ended_records_, {}); }
 

@@ -85,16 +85,22 @@ bool Operations::admit(OperationIndex index) {
   return op.on_device;
 }
 
+void Operations::return_credits(OperationIndex index) {
+  Operation& op = at(index);
+  if (op.metadata.open()) sessions_.at(op.key.session).metadata->release(std::move(op.metadata));
+  if (op.on_device) instances_.devices().end_restore(op.device);
+  op.on_device = false;
+}
+
 void Operations::close(OperationIndex index) {
   Operation& op = at(index);
   ORBITKV_CHECK(op.open, "operation closed twice");
   Session& session = sessions_.at(op.key.session);
-  session.metadata->release(std::move(op.metadata));
+  return_credits(index);
   session.operation_of[op.key.record.value] = kNoOperation;
   --session.open_operations;
   std::erase(session.bank_queue, index);
   if (Registration* r = instances_.find(op.registration)) --r->open_operations;
-  if (op.on_device) instances_.devices().end_restore(op.device);
   op.open = false;
   recycle(op.blocks);
   recycle(op.slots);

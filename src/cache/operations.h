@@ -69,10 +69,14 @@ class Operations {
   // An awaiting restore gets its share of the device. False: there is none.
   bool admit(OperationIndex index);
   void close(OperationIndex index);
+  // Its metadata and its place at the device go back before it is closed.
+  void return_credits(OperationIndex index);
 
   Operation& at(OperationIndex index) { return operations_[index.value]; }
   const Operation& at(OperationIndex index) const { return operations_[index.value]; }
   std::uint32_t count() const { return count_; }
+  // Indices ever used are below this.
+  std::uint32_t high_water() const { return static_cast<std::uint32_t>(operations_.size()); }
   // Open operations of a session, oldest record first.
   std::vector<OperationIndex> of_session(SessionId session) const;
 

@@ -1,6 +1,7 @@
 #include "cache/publish.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/limits.h"
@@ -180,15 +181,14 @@ void Publisher::drained(OperationIndex index, const DrainReport& report, TimePoi
   step(op.publish, complete ? PublishEvent::kCommit : PublishEvent::kFail);
   // Last block first: the head of a prefix becomes the most recent.
   for (std::size_t i = op.slots.size(); i-- > 0;) {
-    if (complete) {
-      commit(op, i, report.digests[i], now);
-    } else {
+    if (op.slots[i].record == kNoRecord) continue;  // it went with its slab
+    if (!complete) {
       p_.images.give_back(op.slots[i], now);
+      continue;
     }
-  }
-  if (complete) {
-    stats_.published += op.slots.size();
-    stats_.published_bytes += op.slots.size() * op.group.slot_bytes.value;
+    commit(op, i, report.digests[i], now);
+    ++stats_.published;
+    stats_.published_bytes += op.group.slot_bytes.value;
   }
   p_.ports.reap(op.key);
   finish(index, now);
@@ -208,18 +208,41 @@ void Publisher::withdraw(OperationIndex index, const Error& why, TimePoint now) 
 void Publisher::lost(OperationIndex index, TimePoint now) {
   Operation& op = p_.operations.at(index);
   step(op.publish, PublishEvent::kLost);
-  for (const ImageSlot& slot : op.slots) p_.images.quarantine(slot, now);
+  for (const ImageSlot& slot : op.slots)
+    if (slot.record != kNoRecord) p_.images.quarantine(slot, now);
   ORBITKV_WARN("engine of session %u ended inside save %llu: %zu extents of %llu bytes are quarantined",
                op.key.session.value, static_cast<unsigned long long>(op.key.operation.value), op.slots.size(),
                static_cast<unsigned long long>(op.group.slot_bytes.value));
   finish(index, now);
 }
 
+void Publisher::detach(OperationIndex index, SlabSlot slab, TimePoint now) {
+  Operation& op = p_.operations.at(index);
+  bool keeps = false;
+  for (ImageSlot& slot : op.slots) {
+    if (slot.record == kNoRecord) continue;
+    if (!p_.images.on_slab(slot, slab)) {
+      keeps = true;
+      continue;
+    }
+    p_.images.quarantine(slot, now);
+    slot.record = kNoRecord;
+  }
+  if (!keeps) {
+    step(op.publish, PublishEvent::kDetach);
+    p_.operations.return_credits(index);
+  }
+  if (std::exchange(op.awaited, false)) wake_waiting(index, now);
+}
+
 // Closes the operation and lets those that waited for it look again.
 void Publisher::finish(OperationIndex index, TimePoint now) {
   const bool awaited = p_.operations.at(index).awaited;
   p_.operations.close(index);
-  if (!awaited) return;
+  if (awaited) wake_waiting(index, now);
+}
+
+void Publisher::wake_waiting(OperationIndex index, TimePoint now) {
   std::vector<OperationIndex> woken;
   for (const OperationIndex w : waiting_) {
     if (p_.operations.at(w).blocker == index) woken.push_back(w);

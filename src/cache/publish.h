@@ -44,6 +44,9 @@ class Publisher {
   void withdraw(OperationIndex index, const Error& why, TimePoint now);
   // The process ended without a receipt: what was claimed is quarantined.
   void lost(OperationIndex index, TimePoint now);
+  // Claimed: its slots on a slab that retires are quarantined there. What is on other slabs
+  // may still be committed; without any the operation is an orphan and returns its credits.
+  void detach(OperationIndex index, SlabSlot slab, TimePoint now);
   // A load of the image that some wait for has ended: it is there, or theirs to write. The
   // record may be gone.
   void wake(RecordId record, TimePoint now);
@@ -70,6 +73,7 @@ class Publisher {
   SlotState state_of(const Operation& op, std::size_t i, OperationIndex* owner) const;
   void commit(const Operation& op, std::size_t i, std::uint64_t digest, TimePoint now);
   void finish(OperationIndex index, TimePoint now);
+  void wake_waiting(OperationIndex index, TimePoint now);
 
   Parts p_;
   std::vector<OperationIndex> waiting_;  // oldest first

@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "base/mapped_array.h"
 #include "cache/transitions.h"
+#include "mem/slab_slot.h"
 #include "orbitkv/types.h"
 
 namespace orbitkv::cache {
@@ -40,7 +41,7 @@ struct alignas(64) HotRecord {
   GroupId group;
   std::uint8_t encoding;
   ImageState state;
-  SlabId slab;  // first slot (shard 0)
+  SlabSlot slab;  // first slot (shard 0)
   std::uint16_t shards;
   std::uint16_t flags;
   std::uint64_t offset;    // first slot, in the slab

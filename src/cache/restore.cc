@@ -163,6 +163,7 @@ void Restorer::drop_failed(const Operation& op, const DrainReport& report) {
   for (std::size_t i = 0; i < op.pinned.size(); ++i) {
     if (!bit_set(report.failed, i)) continue;
     ++failed;
+    if (op.pinned[i] == kNoRecord) continue;  // it went with its slab
     p_.spill.suspect(op.pinned[i]);
     p_.images.drop(op.pinned[i]);
   }
@@ -184,8 +185,27 @@ void Restorer::lost(OperationIndex index) {
   finish(index);
 }
 
+void Restorer::detach(OperationIndex index, SlabSlot slab) {
+  Operation& op = p_.operations.at(index);
+  bool keeps = false;
+  for (std::size_t i = 0; i < op.pinned.size(); ++i) {
+    if (op.pinned[i] == kNoRecord) continue;
+    if (!p_.images.on_slab(op.slots[i], slab)) {
+      keeps = true;
+      continue;
+    }
+    p_.images.unpin({&op.pinned[i], 1});
+    op.pinned[i] = op.slots[i].record = kNoRecord;
+  }
+  if (keeps) return;
+  step(op.restore, RestoreEvent::kDetach);
+  p_.operations.return_credits(index);
+}
+
 void Restorer::finish(OperationIndex index) {
-  p_.images.unpin(p_.operations.at(index).pinned);
+  Operation& op = p_.operations.at(index);
+  std::erase(op.pinned, kNoRecord);
+  p_.images.unpin(op.pinned);
   p_.operations.close(index);
 }
 

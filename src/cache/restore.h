@@ -40,6 +40,9 @@ class Restorer {
   void drained(OperationIndex index, const DrainReport& report);
   void withdraw(OperationIndex index, const Error& why);
   void lost(OperationIndex index);
+  // Claimed: its pins on sources on a slab that retires end; the client's own mapping still
+  // has their bytes. Without any other the operation is an orphan and returns its credits.
+  void detach(OperationIndex index, SlabSlot slab);
   // Loads have ended, a device has room, or time has passed: awaiting ones go on or give up.
   void wake(TimePoint now);
 

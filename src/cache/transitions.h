@@ -62,6 +62,7 @@ enum class PublishState : std::uint8_t {
   kReserved,   // extents lent, grant not written (plan bank full)
   kGranted,    // the client may claim it or may have
   kClaimed,    // a revoke came too late: only a receipt or the process's end frees it
+  kOrphaned,   // likewise, and every slot was taken away with its slab: nothing will be kept
   kEnded,
   kIllegal,
 };
@@ -76,25 +77,28 @@ enum class PublishEvent : std::uint8_t {
   kWithdraw,   // session closed, client had not claimed
   kClaimSeen,  // session closed, client had claimed
   kLost,       // process ended without a receipt
+  kDetach,     // its last slot goes with a slab
   kCount,
 };
 
 namespace detail {
 using P = PublishState;
 inline constexpr Transitions<PublishState, PublishEvent> kPublish{{{
-    // kWait, kReserve, kNothing, kBankFull, kGrant, kCommit, kFail, kWithdraw, kClaimSeen, kLost
+    // kWait, kReserve, kNothing, kBankFull, kGrant, kCommit, kFail, kWithdraw, kClaimSeen, kLost, kDetach
     {{P::kWaiting, P::kReserved, P::kEnded, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal,
-      P::kIllegal, P::kIllegal}},  // kSubmitted
+      P::kIllegal, P::kIllegal, P::kIllegal}},  // kSubmitted
     {{P::kWaiting, P::kReserved, P::kEnded, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kEnded,
-      P::kIllegal, P::kIllegal}},  // kWaiting
+      P::kIllegal, P::kIllegal, P::kIllegal}},  // kWaiting
     {{P::kIllegal, P::kIllegal, P::kIllegal, P::kReserved, P::kGranted, P::kIllegal, P::kIllegal, P::kEnded,
-      P::kIllegal, P::kIllegal}},  // kReserved
+      P::kIllegal, P::kIllegal, P::kIllegal}},  // kReserved
     {{P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kEnded, P::kEnded, P::kEnded,
-      P::kClaimed, P::kIllegal}},  // kGranted
+      P::kClaimed, P::kIllegal, P::kIllegal}},  // kGranted
     {{P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kEnded, P::kEnded, P::kIllegal,
-      P::kIllegal, P::kEnded}},  // kClaimed
+      P::kClaimed, P::kEnded, P::kOrphaned}},  // kClaimed
+    {{P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kEnded, P::kEnded, P::kIllegal,
+      P::kOrphaned, P::kEnded, P::kIllegal}},  // kOrphaned
     {{P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal, P::kIllegal,
-      P::kIllegal, P::kIllegal}},  // kEnded
+      P::kIllegal, P::kIllegal, P::kIllegal}},  // kEnded
 }}};
 }  // namespace detail
 
@@ -274,6 +278,7 @@ enum class RestoreState : std::uint8_t {
   kPinned,     // sources pinned, grant not written (plan bank full)
   kGranted,    // the client may claim it or may have
   kClaimed,    // a revoke came too late: only a receipt or the process's end frees it
+  kOrphaned,   // likewise, and every source has gone with its slab; the client's mapping still has them
   kEnded,
   kIllegal,
 };
@@ -289,27 +294,115 @@ enum class RestoreEvent : std::uint8_t {
   kWithdraw,   // session closed, client had not claimed
   kClaimSeen,  // session closed, client had claimed
   kLost,       // process ended without a receipt
+  kDetach,     // its last source goes with a slab
   kCount,
 };
 
 namespace detail {
 using R = RestoreState;
 inline constexpr Transitions<RestoreState, RestoreEvent> kRestore{{{
-    // kAwait, kPin, kGiveUp, kNothing, kBankFull, kGrant, kVerified, kFail, kWithdraw, kClaimSeen, kLost
+    // kAwait, kPin, kGiveUp, kNothing, kBankFull, kGrant, kVerified, kFail, kWithdraw, kClaimSeen, kLost,
+    // kDetach
     {{R::kAwaiting, R::kPinned, R::kIllegal, R::kEnded, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal,
-      R::kIllegal, R::kIllegal, R::kIllegal}},  // kSubmitted
+      R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal}},  // kSubmitted
     {{R::kIllegal, R::kPinned, R::kEnded, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal,
-      R::kEnded, R::kIllegal, R::kIllegal}},  // kAwaiting
+      R::kEnded, R::kIllegal, R::kIllegal, R::kIllegal}},  // kAwaiting
     {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kPinned, R::kGranted, R::kIllegal, R::kIllegal,
-      R::kEnded, R::kIllegal, R::kIllegal}},  // kPinned
+      R::kEnded, R::kIllegal, R::kIllegal, R::kIllegal}},  // kPinned
     {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kEnded, R::kEnded,
-      R::kEnded, R::kClaimed, R::kIllegal}},  // kGranted
+      R::kEnded, R::kClaimed, R::kIllegal, R::kIllegal}},  // kGranted
     {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kEnded, R::kEnded,
-      R::kIllegal, R::kIllegal, R::kEnded}},  // kClaimed
+      R::kIllegal, R::kClaimed, R::kEnded, R::kOrphaned}},  // kClaimed
+    {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kEnded, R::kEnded,
+      R::kIllegal, R::kOrphaned, R::kEnded, R::kIllegal}},  // kOrphaned
     {{R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal,
-      R::kIllegal, R::kIllegal, R::kIllegal}},  // kEnded
+      R::kIllegal, R::kIllegal, R::kIllegal, R::kIllegal}},  // kEnded
 }}};
 }  // namespace detail
+
+// ---- the retirement of a slab ----
+
+enum class RetireState : std::uint8_t {
+  kIdle,     // no slab retires
+  kImages,   // what stands on it goes out of sight, step by step
+  kGrants,   // grants that name it are taken back, or seen to be claimed
+  kClaims,   // claimed copies on it are waited for, not for long
+  kDevice,   // the tier still reads or writes it
+  kDrained,  // nothing but quarantine is left
+  kIllegal,
+};
+enum class RetireEvent : std::uint8_t {
+  kBegin,
+  kSwept,     // nothing on it can be found, and nothing new can come
+  kRevoked,   // nobody may begin a copy on it
+  kDetached,  // claims have ended, or do without it
+  kQuiet,     // the tier has let go of it
+  kAbandon,
+  kCount,
+};
+
+namespace detail {
+using T = RetireState;
+inline constexpr Transitions<RetireState, RetireEvent> kRetire{{{
+    // kBegin, kSwept, kRevoked, kDetached, kQuiet, kAbandon
+    {{T::kImages, T::kIllegal, T::kIllegal, T::kIllegal, T::kIllegal, T::kIllegal}},   // kIdle
+    {{T::kIllegal, T::kGrants, T::kIllegal, T::kIllegal, T::kIllegal, T::kIllegal}},   // kImages
+    {{T::kIllegal, T::kIllegal, T::kClaims, T::kIllegal, T::kIllegal, T::kIllegal}},   // kGrants
+    {{T::kIllegal, T::kIllegal, T::kIllegal, T::kDevice, T::kIllegal, T::kIllegal}},   // kClaims
+    {{T::kIllegal, T::kIllegal, T::kIllegal, T::kIllegal, T::kDrained, T::kIllegal}},  // kDevice
+    {{T::kIllegal, T::kIllegal, T::kIllegal, T::kIllegal, T::kIllegal, T::kIdle}},     // kDrained
+}}};
+}  // namespace detail
+
+// What is done with whatever has a slot on a slab that retires.
+enum class RetireAction : std::uint8_t {
+  kNothing,   // it holds no bytes there
+  kTakeBack,  // committed slots of an image that others still write: theirs to save again
+  kDrop,      // out of sight; stored first if it is worth that and can be
+  kStrip,     // out of sight already: once no copy is under way its slots there go, pinned or not
+  kDoom,      // a load: fails, when the tier has ended it or at once if it has not begun
+  kWithdraw,  // no copy has begun: it fails, and the client is told
+  kDetach,    // a copy may be under way: waited for, then it goes on without us
+};
+
+constexpr RetireAction retire_action(ImageState state) {
+  switch (state) {
+    case ImageState::kLent: return RetireAction::kTakeBack;
+    case ImageState::kSealed: return RetireAction::kDrop;
+    case ImageState::kDropped: return RetireAction::kStrip;
+    case ImageState::kLoading: return RetireAction::kDoom;
+    case ImageState::kFree:
+    case ImageState::kLoadFailed:
+    case ImageState::kIllegal: break;
+  }
+  return RetireAction::kNothing;
+}
+constexpr RetireAction retire_action(PublishState state) {
+  switch (state) {
+    case PublishState::kReserved:
+    case PublishState::kGranted: return RetireAction::kWithdraw;
+    case PublishState::kClaimed: return RetireAction::kDetach;
+    case PublishState::kSubmitted:
+    case PublishState::kWaiting:
+    case PublishState::kOrphaned:
+    case PublishState::kEnded:
+    case PublishState::kIllegal: break;
+  }
+  return RetireAction::kNothing;
+}
+constexpr RetireAction retire_action(RestoreState state) {
+  switch (state) {
+    case RestoreState::kAwaiting:
+    case RestoreState::kPinned:
+    case RestoreState::kGranted: return RetireAction::kWithdraw;
+    case RestoreState::kClaimed: return RetireAction::kDetach;
+    case RestoreState::kSubmitted:
+    case RestoreState::kOrphaned:
+    case RestoreState::kEnded:
+    case RestoreState::kIllegal: break;
+  }
+  return RetireAction::kNothing;
+}
 
 constexpr SessionState next(SessionState s, SessionEvent e) {
   return detail::kSession.next(s, e);
@@ -331,6 +424,10 @@ constexpr RecoveryState next(RecoveryState s, RecoveryEvent e) {
 }
 constexpr RestoreState next(RestoreState s, RestoreEvent e) {
   return detail::kRestore.next(s, e);
+}
+
+constexpr RetireState next(RetireState s, RetireEvent e) {
+  return detail::kRetire.next(s, e);
 }
 
 template <class State, class Event>

@@ -37,14 +37,15 @@ TEST(Transitions, Session) {
 }
 
 TEST(Transitions, Publish) {
-  // events: wait reserve nothing bank-full grant commit fail withdraw claim-seen lost
-  // states: S submitted, W waiting, R reserved, G granted, C claimed, E ended
-  expect_cells<PublishState, PublishEvent, 6, 10>("SWRGCE", {"WRE-------",    // submitted
-                                                             "WRE----E--",    // waiting
-                                                             "---RG--E--",    // reserved
-                                                             "-----EEEC-",    // granted
-                                                             "-----EE--E",    // claimed
-                                                             "----------"});  // ended
+  // events: wait reserve nothing bank-full grant commit fail withdraw claim-seen lost detach
+  // states: S submitted, W waiting, R reserved, G granted, C claimed, O orphaned, E ended
+  expect_cells<PublishState, PublishEvent, 7, 11>("SWRGCOE", {"WRE--------",    // submitted
+                                                              "WRE----E---",    // waiting
+                                                              "---RG--E---",    // reserved
+                                                              "-----EEEC--",    // granted
+                                                              "-----EE-CEO",    // claimed
+                                                              "-----EE-OE-",    // orphaned
+                                                              "-----------"});  // ended
 }
 
 TEST(Transitions, image_state_table_every_cell) {
@@ -90,14 +91,40 @@ TEST(Transitions, Recovery) {
 }
 
 TEST(Transitions, Restore) {
-  // events: await pin give-up nothing bank-full grant verified fail withdraw claim-seen lost
-  // states: S submitted, A awaiting, P pinned, G granted, C claimed, E ended
-  expect_cells<RestoreState, RestoreEvent, 6, 11>("SAPGCE", {"AP-E-------",    // submitted
-                                                             "-PE-----E--",    // awaiting
-                                                             "----PG--E--",    // pinned
-                                                             "------EEEC-",    // granted
-                                                             "------EE--E",    // claimed
-                                                             "-----------"});  // ended
+  // events: await pin give-up nothing bank-full grant verified fail withdraw claim-seen lost detach
+  // states: S submitted, A awaiting, P pinned, G granted, C claimed, O orphaned, E ended
+  expect_cells<RestoreState, RestoreEvent, 7, 12>("SAPGCOE", {"AP-E--------",    // submitted
+                                                              "-PE-----E---",    // awaiting
+                                                              "----PG--E---",    // pinned
+                                                              "------EEEC--",    // granted
+                                                              "------EE-CEO",    // claimed
+                                                              "------EE-OE-",    // orphaned
+                                                              "------------"});  // ended
+}
+
+TEST(Transitions, Retire) {
+  // events: begin swept revoked detached quiet abandon
+  // states: I idle, M images, G grants, C claims, D device, R drained
+  expect_cells<RetireState, RetireEvent, 6, 6>("IMGCDR", {"M-----",    // idle
+                                                          "-G----",    // images
+                                                          "--C---",    // grants
+                                                          "---D--",    // claims
+                                                          "----R-",    // device
+                                                          "-----I"});  // drained
+}
+
+TEST(Transitions, what_a_retirement_does_with_each_state) {
+  const auto actions = [](auto last, std::string_view expected) {
+    using State = decltype(last);
+    // n nothing, b take back, d drop, s strip, x doom, w withdraw, c detach
+    constexpr std::string_view kLetters = "nbdsxwc";
+    for (std::size_t s = 0; s <= static_cast<std::size_t>(last); ++s)
+      EXPECT_EQ(kLetters[static_cast<std::size_t>(retire_action(static_cast<State>(s)))], expected.at(s))
+          << s;
+  };
+  actions(ImageState::kIllegal, "nbdsxnn");     // free lent sealed dropped loading load-failed
+  actions(PublishState::kIllegal, "nnwwcnnn");  // submitted waiting reserved granted claimed orphaned ended
+  actions(RestoreState::kIllegal, "nwwwcnnn");  // submitted awaiting pinned granted claimed orphaned ended
 }
 
 TEST(Transitions, NothingLeavesIllegal) {

@@ -20,9 +20,6 @@ int ms_until(TimePoint deadline) {
   const std::int64_t ns = (deadline - monotonic_now()).ns;
   return ns <= 0 ? 0 : static_cast<int>((ns + 999'999) / 1'000'000);
 }
-std::span<std::byte> bytes_of(const mem::MappedSlab& slab) {
-  return {slab.base(), slab.bytes().value};
-}
 }  // namespace
 
 Result<std::unique_ptr<Attachment>> Attachment::open(const Target& target) {
@@ -36,9 +33,18 @@ Result<std::unique_ptr<Attachment>> Attachment::open(const Target& target) {
 
 // A forked child may hold a copy of the socket: closing ours would tell the Manager nothing.
 Attachment::~Attachment() {
+  hang_up();
+}
+
+void Attachment::hang_up() {
   ::shutdown(socket_.fd(), SHUT_RDWR);
-  if (!target_.slabs) return;
-  for (const auto& [id, slab] : slabs_) target_.slabs->remove_slab(bytes_of(slab));
+}
+
+void Attachment::say_goodbye() {
+  slabs_.unmap_all();
+  wire::Buffer bye;
+  wire::encode(wire::Bye{}, bye);
+  (void)socket_.send(bye).ok();  // the closing socket says most of it
 }
 
 Status Attachment::greet() {
@@ -242,24 +248,15 @@ void Attachment::retire(RecordRef ref) {
 
 // ---- slabs ----
 
-const mem::MappedSlab* Attachment::slab(SlabId id) {
-  std::lock_guard lock(slab_mutex_);
-  auto it = slabs_.find(id.value);
-  return it == slabs_.end() ? nullptr : &it->second;
-}
-
 Status Attachment::map_offer(const shm::Message& message) {
   ORBITKV_ASSIGN_OR_RETURN(auto offer, wire::decode_slab_offer(message.frame));
   if (offer.slabs.size() != message.fds.size()) return reject("a slab offer without its descriptors");
   for (std::size_t i = 0; i < offer.slabs.size(); ++i) {
+    if (slabs_.has(offer.slabs[i].id)) continue;
     ORBITKV_ASSIGN_OR_RETURN(auto mapped,
                              mem::MappedSlab::map(message.fds[i], offer.slabs[i].id, offer.slabs[i].bytes));
-    std::lock_guard lock(slab_mutex_);
-    if (slabs_.contains(offer.slabs[i].id.value)) continue;
     channel_->beat();  // an offer of many slabs takes long
-    // Before any grant can name it.
-    if (target_.slabs) target_.slabs->add_slab(bytes_of(mapped));
-    slabs_.emplace(offer.slabs[i].id.value, std::move(mapped));
+    slabs_.add(std::move(mapped));
   }
   channel_->wake_waiters();
   return ok_status();

@@ -21,21 +21,13 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/time.h"
-#include "mem/mapped_slab.h"
+#include "client/slab_table.h"
 #include "shm/bootstrap.h"
 #include "shm/channel.h"
 #include "wire/lifecycle.h"
 #include "wire/messages.h"
 
 namespace orbitkv::client {
-
-// Told of every slab when it has been mapped, and before it is unmapped.
-class SlabUser {
- public:
-  virtual ~SlabUser() = default;
-  virtual void add_slab(std::span<std::byte> slab) = 0;
-  virtual void remove_slab(std::span<std::byte> slab) = 0;
-};
 
 struct RecordRef {
   RecordIndex record;
@@ -51,7 +43,7 @@ class Attachment {
     SlabUser* slabs = nullptr;  // outlives the attachment
   };
   static Result<std::unique_ptr<Attachment>> open(const Target& target);
-  ~Attachment();
+  ~Attachment();  // no operation is open
 
   Incarnation incarnation() const { return hello_.incarnation; }
   shm::ClientChannel& channel() { return *channel_; }
@@ -81,14 +73,20 @@ class Attachment {
   void retire(RecordRef ref);
 
   // ---- slabs ----
-  // nullptr: not offered yet.
-  const mem::MappedSlab* slab(SlabId id);
+  SlabTable& slabs() { return slabs_; }
   // I/O thread: maps what the message offers, and wakes who waits for a grant or a slab.
   Status map_offer(const shm::Message& message);
+  // Every operation has ended: unmaps all and says so, the last word of the session.
+  void say_goodbye();
+  // Tells the Manager that nothing more will come; what is claimed goes on.
+  void hang_up();
 
  private:
   Attachment(Target target, shm::Socket socket, shm::Peer peer)
-      : target_(std::move(target)), socket_(std::move(socket)), peer_(std::move(peer)) {}
+      : target_(std::move(target)),
+        socket_(std::move(socket)),
+        peer_(std::move(peer)),
+        slabs_(target_.slabs) {}
   Status greet();
   Result<wire::Buffer> call_in_turn(wire::Opcode opcode, const Encode& encode, TimePoint deadline);
   // Takes what has come, late replies included; the answer to `request` if it was there.
@@ -123,8 +121,7 @@ class Attachment {
   std::vector<RecordRef> retired_;
   std::uint64_t next_operation_ = 1;
 
-  std::mutex slab_mutex_;
-  std::map<std::uint32_t, mem::MappedSlab> slabs_;
+  SlabTable slabs_;
 };
 
 }  // namespace orbitkv::client

@@ -220,7 +220,7 @@ TEST(Attachment, AnOfferWithoutItsDescriptorsIsRefused) {
   shm::Message message;
   wire::encode(wire::SlabOffer{1, {{SlabId(1), ByteCount(4096), false}}}, message.frame);
   EXPECT_FALSE(link->map_offer(message).ok());
-  EXPECT_EQ(link->slab(SlabId(1)), nullptr);
+  EXPECT_FALSE(link->slabs().has(SlabId(1)));
 }
 
 // A device that copies from memory which is not there any more takes the process along.
@@ -243,9 +243,36 @@ TEST(Attachment, SlabsAreUsableFromAddToRemove) {
   manager.offer(*link, SlabId(2));
   manager.offer(*link, SlabId(2));
   ASSERT_EQ(user.slabs.size(), 2u) << "an offer that comes twice is mapped once";
-  EXPECT_EQ(user.slabs[0], link->slab(SlabId(1))->base());
+  {
+    SlabTable::Use use;
+    ASSERT_EQ(link->slabs().use(SlabId(1), use), SlabTable::Found::kMapped);
+    EXPECT_EQ(user.slabs[0], use->base());
+  }
   link.reset();
   EXPECT_TRUE(user.slabs.empty());
+}
+
+// Bye is the word that nothing of this process reaches the slabs any more.
+TEST(Attachment, GoodbyeComesAfterTheLastMapping) {
+  struct User final : SlabUser {
+    FakeManager* manager = nullptr;
+    int removed = 0;
+    void add_slab(std::span<std::byte>) override {}
+    void remove_slab(std::span<std::byte>) override {
+      auto early = manager->peer().receive();
+      EXPECT_TRUE(early.ok() && !early->has_value()) << "said goodbye before";
+      ++removed;
+    }
+  } user;
+  FakeManager manager;
+  user.manager = &manager;
+  auto link = manager.attach(&user);
+  manager.offer(*link, SlabId(1));
+  link->say_goodbye();
+  EXPECT_EQ(user.removed, 1);
+  auto bye = manager.peer().receive_within(5000);
+  ASSERT_TRUE(bye.ok());
+  EXPECT_TRUE(wire::decode_bye(bye->frame).ok());
 }
 
 }  // namespace

@@ -175,16 +175,17 @@ void Client::close() {
   // A stream that never ends must not keep whoever closes.
   impl_->executors.bound_waits(monotonic_now() + kLastWait);
   impl_->io.stop();
-  if (auto link = impl_->link.use()) {
-    wire::Buffer bye;
-    wire::encode(wire::Bye{}, bye);
-    (void)link->socket().send(bye).ok();  // the closing socket says the same
-    link.get()->lose();
-  }
+  Attachment* const last = impl_->link.mine();  // the I/O thread has ended
+  const bool lives = last != nullptr && !last->lost();
+  if (last != nullptr) last->lose();
   impl_->executors.bound_waits(monotonic_now() + kLastWait);
   impl_->left_running = !impl_->executors.wait_empty();
-  if (impl_->left_running) return;
+  if (impl_->left_running) {
+    if (last != nullptr) last->hang_up();
+    return;
+  }
   impl_->executors.stop();
+  if (lives) last->say_goodbye();
   impl_->link.swap(nullptr);
 }
 

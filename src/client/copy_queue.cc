@@ -137,6 +137,7 @@ void CopyQueue::give_up(Transfer& t, const std::string& why) {
   for (Part& part : t.parts) {
     if (part.state != PartState::kAsked && part.state != PartState::kGranted) continue;
     part.outcome = {false, 0, why};
+    part.slabs.clear();
     part.state = runner_.refuse(*t.link, part) ? PartState::kEnded : PartState::kGivenUp;
   }
 }

@@ -37,11 +37,14 @@ void Devices::add_slab(std::span<std::byte> slab) {
   for (const auto& device : devices_) device->add_slab(slab);
 }
 
-// Under the lock, so that no device is opened with a slab that is about to go.
+// A device that is opened from here on does not get it; one that lets go of it may take its
+// time, and others may be given slabs meanwhile.
 void Devices::remove_slab(std::span<std::byte> slab) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   std::erase_if(slabs_, [&](const auto& known) { return known.data() == slab.data(); });
-  for (const auto& device : devices_) device->remove_slab(slab);
+  const std::vector<std::shared_ptr<device::Device>> devices = devices_;
+  lock.unlock();
+  for (const auto& device : devices) device->remove_slab(slab);
 }
 
 }  // namespace orbitkv::client

@@ -81,6 +81,17 @@ class ExecutorTest : public testing::Test {
     made->events = {{0, {100}}, {1, {101}}};
     return made;
   }
+  // What was asked for, beside the part that will be granted.
+  static Part asked(const Part& part) {
+    Part copy;
+    copy.entry = part.entry;
+    copy.group_id = part.group_id;
+    copy.group = part.group;
+    copy.kind = part.kind;
+    copy.ref = part.ref;
+    copy.blocks = part.blocks;
+    return copy;
+  }
   void grant(const Part& part) {
     const std::uint64_t slot_bytes = part.group->layout.slot_bytes;
     model::Plan plan{part.kind,  part.ref.operation,    RegistrationId(9), part.group_id,
@@ -145,7 +156,7 @@ TEST_F(ExecutorTest, ThePartsOfAnOperationAreOneBatch) {
 TEST_F(ExecutorTest, AGrantedPartDoesNotWaitForEver) {
   auto one = restore_with_events({0, 1});
   const auto handle = one->handle;
-  const Part late = one->parts[1];
+  const Part late = asked(one->parts[1]);
   grant(one->parts[0]);
   executor->add(std::move(one));
   ASSERT_TRUE(script().wait_for(1));
@@ -212,7 +223,7 @@ TEST_F(ExecutorTest, WithoutLoadsEventsAreRecordedAllTheSame) {
 TEST_F(ExecutorTest, ASilentManagerIsGivenUpAtTheDeadline) {
   auto one = restore_with_events({0, 1});
   const auto handle = one->handle;
-  const Part late = one->parts[1];
+  const Part late = asked(one->parts[1]);
   const shm::RecordWord reserved{late.ref.operation, RecordState::kReserved};
   const shm::RecordWord preparing{late.ref.operation, RecordState::kPreparing};
   manager.channel().exchange(late.ref.record, reserved, preparing);
@@ -316,7 +327,7 @@ TEST_F(ExecutorTest, WhatIsGrantedStartsInTheCallersThread) {
 TEST_F(ExecutorTest, WhatIsNotGrantedYetGoesToTheExecutorsThread) {
   auto one = transfer(model::PlanKind::kSave, {0});
   const auto handle = one->handle;
-  const Part part = one->parts[0];
+  const Part part = asked(one->parts[0]);
   executor->start_here(std::move(one));
   EXPECT_EQ(script().count(), 0u);
   grant(part);

@@ -16,6 +16,7 @@ constexpr const char* kGone = "the Manager is gone; nothing was copied";
 
 void end(Part& part, TransferOutcome outcome) {
   part.state = PartState::kEnded;
+  part.slabs.clear();
   part.outcome = std::move(outcome);
 }
 
@@ -116,14 +117,15 @@ Result<bool> GrantRunner::locate(Attachment& link, Part& part, const model::Plan
   part.slots.clear();
   part.slots.reserve(plan.entries.size());
   part.images.clear();
+  part.slabs.clear();
   const mem::MappedSlab* slab = nullptr;
   for (const model::PlanEntry& entry : plan.entries) {
-    if (!slab || slab->id() != entry.slab) slab = link.slab(entry.slab);
+    if (!slab || slab->id() != entry.slab) {
+      ORBITKV_ASSIGN_OR_RETURN(slab, use_slab(link, part, entry.slab));
+    }
     if (!slab) {
-      const TimePoint now = monotonic_now();
-      if (part.slab_due.ns == 0) part.slab_due = now + slab_wait_;
-      if (now < part.slab_due) return false;
-      return recompute(format_text("slab %u was never offered to this client", entry.slab.value));
+      part.slabs.clear();
+      return false;
     }
     if (entry.offset % 64 != 0 || entry.offset > slab->bytes().value ||
         slot_bytes > slab->bytes().value - entry.offset)
@@ -133,6 +135,22 @@ Result<bool> GrantRunner::locate(Attachment& link, Part& part, const model::Plan
     if (part.traced) part.images.push_back({entry.slab, entry.offset});
   }
   return true;
+}
+
+// Of a slab that retires no copy may begin: the Manager has taken the grant back, or will.
+Result<const mem::MappedSlab*> GrantRunner::use_slab(Attachment& link, Part& part, SlabId name) {
+  for (const SlabTable::Use& use : part.slabs)
+    if (use->id() == name) return &*use;
+  SlabTable::Use use;
+  switch (link.slabs().use(name, use)) {
+    case SlabTable::Found::kMapped: part.slabs.push_back(std::move(use)); return &*part.slabs.back();
+    case SlabTable::Found::kRetiring: return recompute(format_text("slab %u retires; ask again", name.value));
+    case SlabTable::Found::kNotYet: break;
+  }
+  const TimePoint now = monotonic_now();
+  if (part.slab_due.ns == 0) part.slab_due = now + slab_wait_;
+  if (now < part.slab_due) return nullptr;
+  return recompute(format_text("slab %u was never offered to this client", name.value));
 }
 
 // The grant cannot be carried out: claim it, so that it ends by a receipt of ours, and

@@ -32,6 +32,8 @@ class GrantRunner {
   Status check_plan(const Part& part, const model::Plan& plan) const;
   // False: a slab is not mapped yet.
   Result<bool> locate(Attachment& link, Part& part, const model::Plan& plan);
+  // The part uses it from now on. nullptr: it is not mapped yet.
+  Result<const mem::MappedSlab*> use_slab(Attachment& link, Part& part, SlabId name);
   TransferOutcome encode_result(const Part& part, const Status& copied);
   void decline(Attachment& link, const Part& part, const Error& why);
 

@@ -207,5 +207,48 @@ TEST_F(Grant, ARecordThatChangedUnderItsOperationEndsTheSession) {
   EXPECT_TRUE(link->lost());
 }
 
+// Pointers into a slab are good until the part has ended, whatever the Manager says meanwhile.
+TEST_F(Grant, HoldsItsSlabFromTheLookToTheReceipt) {
+  const auto plan = plan_of(model::PlanKind::kSave);
+  manager.grant(part.ref, plan);
+  runner.look(*link, part);
+  ASSERT_EQ(part.state, PartState::kGranted);
+  link->slabs().retire(SlabId(4));
+  EXPECT_TRUE(link->slabs().collect_released().empty());
+  ASSERT_TRUE(runner.claim(*link, part));
+  EXPECT_TRUE(link->slabs().collect_released().empty());
+  part.slots[0].image[0] = std::byte{1};
+  EXPECT_EQ(manager.slab()[0], std::byte{1});
+  runner.finish(*link, part, recompute("scripted"));
+  EXPECT_TRUE(part.slabs.empty());
+  std::vector<SlabId> released;
+  for (int i = 0; i < 1000 && released.empty(); ++i) {
+    released = link->slabs().collect_released();
+    ::usleep(1000);
+  }
+  EXPECT_EQ(released, std::vector{SlabId(4)});
+}
+
+TEST_F(Grant, OnASlabThatRetiresIsDeclinedAtOnce) {
+  link->slabs().retire(SlabId(4));
+  manager.grant(part.ref, plan_of(model::PlanKind::kSave));
+  const auto outcome = step();
+  ASSERT_TRUE(outcome);
+  EXPECT_FALSE(outcome->success);
+  EXPECT_NE(outcome->message.find("slab 4 retires"), std::string::npos) << outcome->message;
+  EXPECT_EQ(manager.state(part.ref), RecordState::kDrained);
+}
+
+TEST_F(Grant, ThatIsRevokedLetsGoOfItsSlab) {
+  manager.grant(part.ref, plan_of(model::PlanKind::kSave));
+  runner.look(*link, part);
+  ASSERT_EQ(part.slabs.size(), 1u);
+  manager.channel().write_failure(part.ref.record, Code::kRecompute, "it retires");
+  manager.channel().exchange(part.ref.record, {part.ref.operation, RecordState::kGranted},
+                             {part.ref.operation, RecordState::kRevoked});
+  EXPECT_FALSE(runner.claim(*link, part));
+  EXPECT_TRUE(part.slabs.empty());
+}
+
 }  // namespace
 }  // namespace orbitkv::client

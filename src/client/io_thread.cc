@@ -15,7 +15,8 @@ namespace orbitkv::client {
 namespace {
 constexpr int kFirstBackoffMs = 100;
 constexpr int kMaxBackoffMs = 2000;
-constexpr int kBeatMs = 1000;  // the longest between two signs of life
+constexpr int kBeatMs = 1000;      // the longest between two signs of life
+constexpr int kRetirePollMs = 20;  // copies end without a word to the I/O thread
 
 // Every lifecycle reply starts its body with the request it answers.
 std::uint64_t request_of(const wire::FrameView& frame) {
@@ -79,6 +80,7 @@ bool IoThread::sleep_ms(int ms) {
 Status IoThread::attach() {
   ORBITKV_ASSIGN_OR_RETURN(auto made, Attachment::open(target_));
   Attachment& link = *made;
+  released_.clear();
   link_.swap(std::move(made));
   // Whoever registers from here on sees either a session that is not ready, and this
   // loop takes the entry along, or one that is.
@@ -122,10 +124,7 @@ Result<wire::Buffer> IoThread::call_now(Attachment& link, std::uint64_t request,
     ORBITKV_ASSIGN_OR_RETURN(auto message,
                              link.socket().receive_within(static_cast<int>(target_.timeout_ms)));
     ORBITKV_ASSIGN_OR_RETURN(auto view, wire::open_frame(message.frame));
-    if (view.type == wire::FrameType::kSlabOffer) {
-      ORBITKV_RETURN_IF_ERROR(link.map_offer(message));
-      continue;
-    }
+    if (on_slabs(link, view, message)) continue;
     if (auto error = wire::decode_socket_error(message.frame); error.ok())
       return Error(error->code, error->text);
     if (request_of(view) == request) return std::move(message.frame);
@@ -193,7 +192,8 @@ void IoThread::serve_session(Attachment& link) {
   for (;;) {
     if (link.lost()) return;
     link.channel().beat();
-    if (poll(fds, 3, kBeatMs) < 0 && errno != EINTR) return;
+    const bool retiring = link.slabs().retiring() || !released_.empty();
+    if (poll(fds, 3, retiring ? kRetirePollMs : kBeatMs) < 0 && errno != EINTR) return;
     {
       std::lock_guard lock(mutex_);
       if (stop_) return;
@@ -208,18 +208,39 @@ void IoThread::serve_session(Attachment& link) {
       if (!message->has_value()) break;
       on_message(link, **message);
     }
+    send_released(link);
     if (fds[1].revents) return;
+  }
+}
+
+bool IoThread::on_slabs(Attachment& link, const wire::FrameView& view, const shm::Message& message) {
+  if (view.type == wire::FrameType::kSlabOffer) {
+    Status mapped = link.map_offer(message);
+    if (!mapped.ok()) ORBITKV_WARN("a slab could not be mapped: %s", mapped.error().message().c_str());
+    return true;
+  }
+  if (view.type != wire::FrameType::kSlabRetire) return false;
+  auto retire = wire::decode_slab_retire(message.frame);
+  if (retire.ok()) link.slabs().retire(retire->slab);
+  return true;
+}
+
+// What the socket does not take now is said the next time.
+void IoThread::send_released(Attachment& link) {
+  if (!link.slabs().retiring() && released_.empty()) return;
+  for (const SlabId slab : link.slabs().collect_released()) released_.push_back(slab);
+  while (!released_.empty()) {
+    wire::Buffer frame;
+    wire::encode(wire::SlabReleased{released_.back()}, frame);
+    if (!link.socket().send(frame).ok()) return;
+    released_.pop_back();
   }
 }
 
 void IoThread::on_message(Attachment& link, const shm::Message& message) {
   auto view = wire::open_frame(message.frame);
   if (!view.ok()) return link.lose();
-  if (view->type == wire::FrameType::kSlabOffer) {
-    Status mapped = link.map_offer(message);
-    if (!mapped.ok()) ORBITKV_WARN("a slab could not be mapped: %s", mapped.error().message().c_str());
-    return;
-  }
+  if (on_slabs(link, *view, message)) return;
   std::lock_guard lock(mutex_);
   auto waiting = replies_.find(request_of(*view));
   if (waiting == replies_.end()) return;

@@ -52,8 +52,9 @@ struct Part {
   TimePoint slab_due;       // a slab of the grant is not mapped; 0: none is missed
   shm::GrantFields fields;  // from kGranted on, like the next two
   std::vector<device::SlotCopy> slots;
-  std::vector<ImagePlace> images;  // traced only
-  TransferOutcome outcome;         // kGivenUp and kEnded
+  std::vector<SlabTable::Use> slabs;  // that `slots` lie in: mapped until the part has ended
+  std::vector<ImagePlace> images;     // traced only
+  TransferOutcome outcome;            // kGivenUp and kEnded
 };
 
 // What has happened to a transfer and is told by system calls: after the operation's

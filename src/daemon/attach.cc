@@ -125,6 +125,7 @@ void Manager::greet(Visitor& visitor, const wire::Hello& hello) {
 
 Status Manager::make_session(Visitor& visitor, const wire::Hello& hello) {
   ORBITKV_ASSIGN_OR_RETURN(const Host::Place place, host_->place());
+  ORBITKV_ASSIGN_OR_RETURN(const ProcessId process, processes_.enter(visitor.peer.pid, visitor.peer.pidfd));
   ORBITKV_ASSIGN_OR_RETURN(auto memory, shm::SessionMemory::create(place.id, place.epoch));
   ORBITKV_ASSIGN_OR_RETURN(auto bell, shm::make_bell());
   std::vector<std::byte> out;
@@ -137,7 +138,7 @@ Status Manager::make_session(Visitor& visitor, const wire::Hello& hello) {
   auto& connection = connections_[place.id.value];
   connection = std::make_unique<Connection>(std::move(visitor.socket), std::move(visitor.peer));
   Session& session = host_->open({place.id, place.epoch, hello.client, connection->peer().pid,
-                                  shm::ManagerChannel(std::move(memory), std::move(bell))},
+                                  shm::ManagerChannel(std::move(memory), std::move(bell)), process},
                                  monotonic_now());
   adopt(session, *connection);
   return ok_status();

@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/ids.h"
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "shm/bootstrap.h"
 
 namespace orbitkv::daemon {
@@ -18,7 +20,11 @@ class Connection {
   shm::Socket& socket() { return socket_; }
   const shm::Peer& peer() const { return peer_; }
   // Queues a frame behind what the socket has not taken yet. False: over the bound.
-  bool queue(std::vector<std::byte> frame, std::vector<int> fds = {});
+  // Descriptors are duplicated: numbers are given again.
+  bool queue(std::vector<std::byte> frame, const std::vector<int>& fds = {});
+  // Takes a slab out of the offers that are not sent. False: there is none of it.
+  bool retract(SlabId slab);
+  void drop_unsent() { outgoing_.clear(); }
   // Sends what is queued; kReconnect when the peer is gone.
   Status flush();
   bool unsent() const { return !outgoing_.empty(); }
@@ -26,7 +32,7 @@ class Connection {
  private:
   struct Outgoing {
     std::vector<std::byte> frame;
-    std::vector<int> fds;
+    std::vector<UniqueFd> fds;
   };
   shm::Socket socket_;
   shm::Peer peer_;

@@ -19,6 +19,7 @@ constexpr std::size_t kWaiting = 32;             // commands of a kind that wait
 constexpr std::size_t kLeastDigits = 8;          // of a digest
 constexpr Duration kEvictionWait = seconds(50);  // below what the operator's side waits
 constexpr Duration kTurn = milliseconds(200);    // of an eviction, at the latest
+constexpr std::uint64_t kNoSlab = ~std::uint64_t{0};
 
 std::string text_of(const json& object) {
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -63,7 +64,15 @@ void Control::ask(const std::string& question, TimePoint now, Answer answer) {
     if (!spaces.ok()) return answer(spaces.error());
     return drop(*spaces, now, std::move(answer));
   }
-  answer(reject("unknown command; this Manager knows evict, ssd_list and ssd_drop"));
+  if (command == "pool_list") return answer(pool_list(unsigned_or("after", 0)));
+  if (command == "pool_add") return answer(pool_wanted(slabs_.add(ByteCount(unsigned_or("bytes", 0)))));
+  if (command == "pool_drain") {
+    const std::uint64_t slab = unsigned_or("slab", kNoSlab);
+    return answer(pool_wanted(slab == kNoSlab ? slabs_.drain(ByteCount(unsigned_or("bytes", 0)))
+                                              : slabs_.drain(SlabId(static_cast<std::uint32_t>(slab)))));
+  }
+  answer(reject(
+      "unknown command; this Manager knows evict, ssd_list, ssd_drop, pool_list, pool_add and pool_drain"));
 }
 
 // ---- evict ----

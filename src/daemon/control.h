@@ -1,6 +1,8 @@
 // Commands of the operator: one JSON object in, one out. {"command": "evict", "bytes": n, "wait": bool},
 // {"command": "ssd_list", "after": digest},
-// {"command": "ssd_drop", "digest": hex prefix | "unasked": true, "force": bool}.
+// {"command": "ssd_drop", "digest": hex prefix | "unasked": true, "force": bool},
+// {"command": "pool_list", "after": name}, {"command": "pool_add", "bytes": n},
+// {"command": "pool_drain", "bytes": n | "slab": name}.
 // A drop is answered when it would survive a power loss, an eviction that waits when what was
 // being written has left; until then their questions wait here. Owned by the Manager; core thread.
 #pragma once
@@ -14,6 +16,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "cache/core.h"
+#include "daemon/slabs.h"
 #include "daemon/ssd_tier.h"
 
 namespace orbitkv::daemon {
@@ -21,7 +24,8 @@ namespace orbitkv::daemon {
 class Control {
  public:
   // tier: nullptr without an SSD.
-  Control(cache::Core& core, const mem::Pool& pool, SsdTier* tier) : core_(core), pool_(pool), tier_(tier) {}
+  Control(cache::Core& core, const mem::Pool& pool, SsdTier* tier, Slabs& slabs)
+      : core_(core), pool_(pool), tier_(tier), slabs_(slabs) {}
 
   // Called once, at once or in a later poll(): the answer's JSON or why not.
   using Answer = std::function<void(const Result<std::string>&)>;
@@ -52,6 +56,9 @@ class Control {
   void evict_more(Eviction& eviction, TimePoint now);
   bool over(const Eviction& eviction, TimePoint now) const;
   void poll_evictions(TimePoint now);
+  // Commands of the pool's slabs (control_slabs.cc).
+  Result<std::string> pool_list(std::uint64_t after) const;
+  Result<std::string> pool_wanted(const Result<std::uint32_t>& slabs) const;
   Result<std::string> list(const std::string& after) const;
   enum class Unasked : std::uint8_t { kNo, kYes, kForced };
   Result<std::vector<ssd::SpaceStatus>> chosen(const std::string& prefix, Unasked unasked) const;
@@ -61,6 +68,7 @@ class Control {
   cache::Core& core_;
   const mem::Pool& pool_;
   SsdTier* tier_;
+  Slabs& slabs_;
   std::vector<Drop> drops_;
   std::vector<Eviction> evictions_;
 };

@@ -11,12 +11,13 @@ namespace {
 constexpr std::uint32_t kCommandsPerTurn = 16;
 }  // namespace
 
-Host::Host(const cache::CoreConfig& config, mem::Pool& pool, Owner& owner, SsdTier* tier, Epoch epoch)
+Host::Host(const cache::CoreConfig& config, mem::Pool& pool, Owner& owner, SsdTier* tier, Epoch epoch,
+           const Slabs::Config& slabs)
     : pool_(pool),
       owner_(owner),
-      tier_(tier),
       core_(config, pool, *this, tier),
       commands_(core_),
+      slabs_({pool, core_, owner, tier}, slabs),
       next_epoch_(epoch.value) {}
 
 Session& Host::session(SessionId id) const {
@@ -103,7 +104,8 @@ bool Host::serve_commands(Session& session, TimePoint now) {
 }
 
 void Host::tick(TimePoint now) {
-  take_slabs();
+  slabs_.tick(now);
+  tell_slabs(now);
   stalls_.begin_look(now);
   const std::vector<SessionId> ids = live_;
   for (SessionId id : ids) {
@@ -116,18 +118,25 @@ void Host::tick(TimePoint now) {
   core_.tick(now);
 }
 
-// The device may be asked to write into a slab as soon as the core can place a block there.
-void Host::take_slabs() {
-  for (const mem::SlabInfo& slab : pool_.collect_offered()) {
-    offered_.push_back(slab);
-    if (tier_ != nullptr) tier_->add_slab(slab);
+bool Host::turn(TimePoint now) {
+  const bool more = slabs_.turn(now);
+  if (more) tell_slabs(now);
+  return more;
+}
+
+void Host::tell_slabs(TimePoint now) {
+  for (const SessionId id : live_) {
+    Session& each = session(id);
+    if (each.life != Session::Life::kOpen) continue;
+    const Status told = slabs_.tell(each);
+    if (!told.ok()) close(each, told.error().message().c_str(), now);
   }
-  if (tier_ != nullptr) tier_->map_waiting();
 }
 
 void Host::drain(TimePoint now) {
   draining_ = true;
   commands_.refuse_all();
+  slabs_.stop();
   for (SessionId id : live_) close(session(id), "the Manager stops", now);
   collect_all();
 }

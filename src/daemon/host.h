@@ -18,6 +18,7 @@
 #include "cache/core.h"
 #include "daemon/commands.h"
 #include "daemon/session.h"
+#include "daemon/slabs.h"
 #include "daemon/ssd_tier.h"
 #include "daemon/stall.h"
 #include "mem/pool.h"
@@ -27,12 +28,8 @@ namespace orbitkv::daemon {
 class Host final : private cache::Ports {
  public:
   // Called from inside Host's calls; must not call back but for const members.
-  class Owner {
+  class Owner : public Frames {
    public:
-    virtual ~Owner() = default;
-    // One frame for the client, with the descriptors that go along. kBusy: it has too many
-    // unsent frames, and this one is not among them. Any other error: the client is lost.
-    virtual Status send(SessionId session, std::vector<std::byte> frame, std::vector<int> fds) = 0;
     // No more frames go either way. Claimed work may be outstanding.
     virtual void on_closed(Session& session) = 0;
     // Holds nothing any more: the object goes and the id may be given again.
@@ -43,7 +40,8 @@ class Host final : private cache::Ports {
   };
 
   // All outlive the host; tier: nullptr without an SSD. `epoch`: of the first session.
-  Host(const cache::CoreConfig& config, mem::Pool& pool, Owner& owner, SsdTier* tier, Epoch epoch);
+  Host(const cache::CoreConfig& config, mem::Pool& pool, Owner& owner, SsdTier* tier, Epoch epoch,
+       const Slabs::Config& slabs = {});
   // From now on; before the first session. Without it nobody is judged.
   void watch_stalls(const StallWatch::Options& options) { stalls_ = StallWatch(options); }
 
@@ -65,6 +63,8 @@ class Host final : private cache::Ports {
   // Every thread of its process has ended: the receipts that it left count, then the rest
   // is settled. The session may be gone afterwards.
   void on_process_ended(Session& session, TimePoint now);
+  // A process has ended that may have no session any more.
+  void on_process_ended(ProcessId process) { slabs_.process_ended(process); }
 
   // ---- turns of the loop ----
 
@@ -73,6 +73,8 @@ class Host final : private cache::Ports {
   // Receipts, then commands, both bounded. `all_records`: whether they are marked or not.
   // False: there were none.
   bool serve(Session& session, bool all_records, TimePoint now);
+  // The retirement of a slab, in bounded steps. False: nothing to do now.
+  bool turn(TimePoint now);
   // New slabs, lost wakes, sessions that are gone, expiry. At least every 250 ms.
   void tick(TimePoint now);
   // True: every client is quiet and rings when it is not; cancel_sleep() follows.
@@ -85,9 +87,10 @@ class Host final : private cache::Ports {
   const cache::Core& core() const { return core_; }
   const StallWatch& stalls() const { return stalls_; }
   const std::vector<SessionId>& live() const { return live_; }
-  Session& session(SessionId id) const;                  // one of live()
-  Session* find(SessionId id) const;                     // nullptr: there is none
-  std::size_t slabs() const { return offered_.size(); }  // that clients may be told of
+  Session& session(SessionId id) const;  // one of live()
+  Session* find(SessionId id) const;     // nullptr: there is none
+  Slabs& slabs() { return slabs_; }
+  const Slabs& slabs() const { return slabs_; }
 
  private:
   // cache::Ports
@@ -105,17 +108,17 @@ class Host final : private cache::Ports {
   static void discard_commands(Session& session);
   void collect(Session& session);  // removes a session that holds nothing any more
   void collect_all();
-  void take_slabs();
   void look_for_stall(Session& session, TimePoint now);
+  void on_slab_released(Session& session, std::span<const std::byte> frame, TimePoint now);
+  void tell_slabs(TimePoint now);
 
   mem::Pool& pool_;
   Owner& owner_;
-  SsdTier* tier_;
   cache::Core core_;
   CommandServer commands_;
+  Slabs slabs_;
   std::array<std::unique_ptr<Session>, limits::kSessions> sessions_;
-  std::vector<SessionId> live_;         // ids of sessions_, for the hot loop
-  std::vector<mem::SlabInfo> offered_;  // in the order in which they were offered
+  std::vector<SessionId> live_;  // ids of sessions_, for the hot loop
   std::vector<Session::Receipt> receipts_;
   StallWatch stalls_{{}};
   std::uint64_t next_epoch_;

@@ -30,6 +30,7 @@ Session& Host::open(Session::Parts parts, TimePoint now) {
   live_.push_back(id);
   stalls_.reset(id);
   core_.open_session(id, now);
+  slabs_.open(*slot, slot->process());
   return *slot;
 }
 
@@ -40,7 +41,11 @@ void Host::on_frame(Session& session, std::span<const std::byte> bytes, TimePoin
   switch (frame->type) {
     case wire::FrameType::kRegister: return on_register(session, bytes, now);
     case wire::FrameType::kUnregister: return on_unregister(session, bytes, now);
-    case wire::FrameType::kBye: return close(session, "it said goodbye", now);
+    case wire::FrameType::kSlabReleased: return on_slab_released(session, bytes, now);
+    case wire::FrameType::kBye:
+      take_receipts(session, true, now);
+      session.said_goodbye = true;
+      return close(session, "it said goodbye", now);
     case wire::FrameType::kStatusRequest: return on_status_request(session, bytes, now);
     default: return close(session, "it sent a frame that only the Manager sends", now);
   }
@@ -93,22 +98,19 @@ void Host::on_status_request(Session& session, std::span<const std::byte> frame,
 }
 
 void Host::offer_slabs(Session& session, TimePoint now) {
-  while (session.slabs_offered < offered_.size() && session.life == Session::Life::kOpen) {
-    wire::SlabOffer offer{pool_.id(), {}};
-    std::vector<int> fds;
-    std::uint32_t next = session.slabs_offered;
-    for (; next < offered_.size() && fds.size() < limits::kFdsPerMessage; ++next) {
-      const mem::SlabInfo& slab = offered_[next];
-      offer.slabs.push_back({slab.id, slab.bytes, slab.huge == slab.bytes});
-      fds.push_back(pool_.slab_fd(slab.id));
-    }
-    std::vector<std::byte> frame;
-    wire::encode(offer, frame);
-    const Status sent = owner_.send(session.id(), std::move(frame), std::move(fds));
-    if (!sent.ok() && sent.error().code() == Code::kBusy) return;  // the next tick goes on
-    if (!sent.ok()) return close(session, sent.error().message().c_str(), now);
-    session.slabs_offered = next;
-  }
+  if (session.life != Session::Life::kOpen) return;
+  const Status offered = slabs_.offer(session);
+  if (!offered.ok()) close(session, offered.error().message().c_str(), now);
+}
+
+// Receipts of copies on the slab count before it.
+void Host::on_slab_released(Session& session, std::span<const std::byte> frame, TimePoint now) {
+  auto in = wire::decode_slab_released(frame);
+  if (!in.ok()) return close(session, in.error().message().c_str(), now);
+  take_receipts(session, true, now);
+  if (slabs_.released(session, in->slab)) return;
+  session.poison("it lets go of a slab that it was not asked to let go of, or copies there still");
+  close(session, "it broke the protocol", now);
 }
 
 void Host::close(Session& session, const char* why, TimePoint now) {
@@ -118,6 +120,9 @@ void Host::close(Session& session, const char* why, TimePoint now) {
   session.life = Session::Life::kClosed;
   owner_.on_closed(session);
   core_.close_session(session.id(), now);
+  // Who still holds a claim has not unmapped anything, whatever it said.
+  const bool unmapped = session.said_goodbye && session.open_operations() == 0;
+  slabs_.close(session.id(), unmapped ? Mappers::Parting::kUnmapped : Mappers::Parting::kUnknown);
   session.channel().ring_client();
 }
 
@@ -155,6 +160,7 @@ void Host::on_process_ended(Session& session, TimePoint now) {
   serve(session, true, now);
   session.life = Session::Life::kEnded;
   core_.process_ended(session.id(), now);
+  slabs_.process_ended(session.process());
   collect(session);
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "mem/host_memory.h"
 
 namespace orbitkv::daemon {
 namespace {
@@ -46,9 +47,9 @@ Status Manager::start() {
   ORBITKV_ASSIGN_OR_RETURN(pool_, mem::Pool::create(options_.pool));
   if (ssd_) ssd_->use_pool(*pool_);
   Host::Owner& owner = *this;
-  host_ = std::make_unique<Host>(options_.core, *pool_, owner, ssd_.get(), first_epoch);
+  host_ = std::make_unique<Host>(options_.core, *pool_, owner, ssd_.get(), first_epoch, options_.slabs);
   host_->watch_stalls(options_.stall);
-  control_ = std::make_unique<Control>(host_->core(), *pool_, ssd_.get());
+  control_ = std::make_unique<Control>(host_->core(), *pool_, ssd_.get(), host_->slabs());
   ORBITKV_RETURN_IF_ERROR(watch_ssd());
   ORBITKV_RETURN_IF_ERROR(loop_->add(pool_->ready_fd(), rt::kReadable, [this](rt::Ready) { tick(); }));
   loop_->every(kTick, [this] { tick(); });
@@ -84,6 +85,7 @@ bool Manager::poll() {
     if (Host::rung(session)) busy |= host_->serve(session, false, monotonic_now());
   }
   if (ssd_ && ssd_->active()) busy |= poll_ssd(monotonic_now());
+  busy |= host_->turn(monotonic_now());
   if (busy) last_busy_ = monotonic_now();
   return busy;
 }
@@ -127,6 +129,10 @@ Status Manager::send(SessionId session, std::vector<std::byte> frame, std::vecto
   return flush(connection);
 }
 
+bool Manager::retract(SessionId session, SlabId slab) {
+  return connections_[session.value]->retract(slab);
+}
+
 Status Manager::flush(Connection& connection) {
   ORBITKV_RETURN_IF_ERROR(connection.flush());
   const auto interest = connection.unsent() ? rt::kReadWrite : rt::kReadable;
@@ -136,6 +142,7 @@ Status Manager::flush(Connection& connection) {
 }
 
 void Manager::on_closed(Session& session) {
+  connection_of(session).drop_unsent();
   shm::Socket& socket = connection_of(session).socket();
   loop_->remove(socket.fd());
   socket.close();
@@ -164,9 +171,21 @@ void Manager::on_process_ended(SessionId id) {
 
 // ---- time ----
 
+// What went before the start does not count.
+void Manager::watch_memory(TimePoint now) {
+  if (options_.slabs.least.value == 0 || now - pressure_read_ < seconds(1)) return;
+  const bool first = pressure_read_.ns == 0;
+  pressure_read_ = now;
+  const std::uint64_t pressure = mem::read_memory_pressure().value_or(0);
+  if (pressure > pressure_ && !first) host_->slabs().on_pressure(now);
+  pressure_ = pressure;
+}
+
 void Manager::tick() {
   const TimePoint now = monotonic_now();
   listen_again();
+  for (const ProcessId process : processes_.take_ended()) host_->on_process_ended(process);
+  watch_memory(now);
   host_->tick(now);
   std::vector<int> late;
   for (auto& visitor : visitors_)

@@ -18,6 +18,7 @@
 #include "daemon/connection.h"
 #include "daemon/control.h"
 #include "daemon/host.h"
+#include "daemon/processes.h"
 #include "daemon/ssd_tier.h"
 #include "mem/pool.h"
 #include "rt/event_loop.h"
@@ -31,6 +32,7 @@ struct ServeOptions {
   mem::PoolConfig pool;
   cache::CoreConfig core;
   std::optional<SsdTier::Options> ssd;
+  Slabs::Config slabs;
   Duration spin = microseconds(50);  // polls this long after the last command
   Duration drain = seconds(30);      // how long a shutdown waits for claimed copies
   StallWatch::Options stall{seconds(30), false};
@@ -71,6 +73,7 @@ class Manager final : private rt::Poller, private Host::Owner {
 
   // Host::Owner
   Status send(SessionId session, std::vector<std::byte> frame, std::vector<int> fds) override;
+  bool retract(SessionId session, SlabId slab) override;
   void on_closed(Session& session) override;
   void on_gone(Session& session) override;
   void end_process(Session& session) override;
@@ -93,6 +96,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   void on_process_ended(SessionId id);
   Status flush(Connection& connection);
   void tick();
+  void watch_memory(TimePoint now);
   void check_drained();
 
   // SSD (manager_ssd.cc).
@@ -113,6 +117,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   std::unique_ptr<shm::Listener> listener_;
   std::array<std::unique_ptr<Connection>, limits::kSessions> connections_;  // of the host's sessions
   std::vector<std::unique_ptr<Visitor>> visitors_;
+  Processes processes_;
   UniqueFd signals_;
   Incarnation incarnation_;
   std::uint64_t next_visitor_ = 1;
@@ -121,6 +126,8 @@ class Manager final : private rt::Poller, private Host::Owner {
   bool draining_ = false;
   bool memory_left_ = false;
   bool listening_ = false;
+  std::uint64_t pressure_ = 0;  // as it was last read
+  TimePoint pressure_read_;
   bool said_accept_failure_ = false;
   rt::TimerId ssd_timer_;
   TimePoint ssd_due_;  // as the store last said

@@ -16,6 +16,7 @@
 #include "base/limits.h"
 #include "base/result.h"
 #include "cache/core.h"
+#include "daemon/mappers.h"
 #include "daemon/plan_bank.h"
 #include "model/plan.h"
 #include "shm/channel.h"
@@ -30,6 +31,7 @@ class Session {
     std::string name;
     int pid = 0;  // for those who read logs and status
     shm::ManagerChannel channel;
+    ProcessId process = {};
   };
   explicit Session(Parts parts);
 
@@ -37,6 +39,7 @@ class Session {
   Epoch epoch() const { return parts_.epoch; }
   const std::string& name() const { return parts_.name; }
   int pid() const { return parts_.pid; }
+  ProcessId process() const { return parts_.process; }
   shm::ManagerChannel& channel() { return parts_.channel; }
 
   // ---- operations: the shadow decides what the client may have done ----
@@ -71,8 +74,9 @@ class Session {
   // Life of the attachment as the daemon sees it.
   enum class Life : std::uint8_t { kOpen, kClosed, kEnded };
   Life life = Life::kOpen;
-  std::uint32_t slabs_offered = 0;  // how many of the pool's slabs this client was told
-  std::uint64_t heard = 0;          // commands, receipts and frames: signs of life beside its beat
+  std::uint32_t slabs_offered = 0;  // the last offer that this client was told
+  bool said_goodbye = false;
+  std::uint64_t heard = 0;  // commands, receipts and frames: signs of life beside its beat
 
  private:
   struct Shadow {

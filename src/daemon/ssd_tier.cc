@@ -59,7 +59,7 @@ void SsdTier::add_slab(const mem::SlabInfo& slab) {
 bool SsdTier::map(const mem::SlabInfo& slab) {
   const Status mapped = mapping_->add(slab);
   if (mapped.ok()) {
-    io_->add_memory(mapping_->slab(slab.id));
+    io_->add_memory(mapping_->slab(slab.slot));
   } else if (unmapped_.empty()) {
     ORBITKV_WARN(
         "blocks in a slab of %llu MiB are not kept on SSD: %s; raise vm.max_map_count or the limit of "
@@ -95,6 +95,13 @@ void SsdTier::charge_copies(TimePoint now) {
   if (copied == copies_charged_) return;
   admission_.copied(copied - copies_charged_, now);
   copies_charged_ = copied;
+}
+
+void SsdTier::remove_slab(SlabSlot slab) {
+  const auto waits = [&](const mem::SlabInfo& each) { return each.slot == slab; };
+  if (std::erase_if(unmapped_, waits) > 0) return;
+  io_->remove_memory(mapping_->slab(slab));
+  mapping_->remove(slab);
 }
 
 bool SsdTier::poll(cache::Core& core, TimePoint now) {

@@ -42,6 +42,9 @@ class SsdTier final : public cache::Tier {
   // mapped is tried again by map_waiting(); until then its blocks are neither read nor written.
   void add_slab(const mem::SlabInfo& slab);
   void map_waiting();
+  // No transfer with it is under way, and none will come: the device forgets it, then it is
+  // unmapped.
+  void remove_slab(SlabSlot slab);
 
   int completion_fd() const { return io_->completion_fd(); }
   bool active() const { return store_->active(); }

@@ -111,7 +111,7 @@ json nodes_json(const mem::PoolStats& pool) {
   return nodes;
 }
 
-json pool_json(const mem::PoolStats& pool, const cache::CoreStats& core, std::size_t slabs) {
+json pool_json(const mem::PoolStats& pool, const cache::CoreStats& core, const Slabs& slabs) {
   return {{"capacity", pool.capacity.value},
           {"configured", pool.configured.value},
           {"used", pool.used.value},
@@ -122,7 +122,13 @@ json pool_json(const mem::PoolStats& pool, const cache::CoreStats& core, std::si
           {"nodes", nodes_json(pool)},
           {"local", pool.local},
           {"remote", pool.remote},
-          {"slabs", slabs}};
+          {"slabs", slabs.offered()},
+          {"wanted_slabs", slabs.wanted()},
+          {"building", pool.building.value},
+          {"retiring", pool.retiring.value},
+          {"retired", slabs.retired_bytes().value},
+          {"retired_slabs", slabs.retired()},
+          {"limit", slabs.limit().value}};
 }
 }  // namespace
 

@@ -56,15 +56,32 @@ ByteCount ExtentAllocator::footprint(ByteCount bytes) {
   return ByteCount(footprint_units(bytes) * kExtentUnit);
 }
 
-void ExtentAllocator::add_slab(SlabId slab, ByteCount bytes) {
-  ORBITKV_CHECK(slab.value < limits::kSlabs, "slab id above limits::kSlabs");
+void ExtentAllocator::add_slab(SlabSlot slab, ByteCount bytes) {
+  ORBITKV_CHECK(slab.value < limits::kSlabs, "slab slot above limits::kSlabs");
   ORBITKV_CHECK(bytes.value > 0 && bytes.value % kExtentUnit == 0 && bytes <= limits::kSlabBytes,
                 "a slab is a multiple of 64 bytes and at most limits::kSlabBytes");
-  if (slab_units_.size() <= slab.value) slab_units_.resize(slab.value + 1, 0);
+  if (slab_units_.size() <= slab.value) {
+    slab_units_.resize(slab.value + 1, 0);
+    retiring_.resize(slab.value + 1, false);
+  }
   ORBITKV_CHECK(slab_units_[slab.value] == 0, "slab added twice");
   const auto units = static_cast<std::uint32_t>(bytes.value / kExtentUnit);
   slab_units_[slab.value] = units;
   add_run(Position{slab.value} << kSlabShift, units);
+}
+
+void ExtentAllocator::retire_slab(SlabSlot slab) {
+  ORBITKV_CHECK(slab.value < slab_units_.size() && slab_units_[slab.value] != 0 && !retiring_[slab.value],
+                "only a slab that is lent from can retire");
+  retiring_[slab.value] = true;
+  for (std::uint32_t i = 0; i < runs_.size(); ++i)
+    if (runs_[i].units != 0 && runs_[i].begin >> kSlabShift == slab.value) remove_run(i);
+}
+
+void ExtentAllocator::remove_slab(SlabSlot slab) {
+  ORBITKV_CHECK(slab.value < slab_units_.size() && retiring_[slab.value], "only a retiring slab can go");
+  slab_units_[slab.value] = 0;
+  retiring_[slab.value] = false;
 }
 
 std::optional<ExtentAllocator::Place> ExtentAllocator::allocate(ByteCount bytes) {
@@ -74,7 +91,7 @@ std::optional<ExtentAllocator::Place> ExtentAllocator::allocate(ByteCount bytes)
   if (bin == kEnd) return std::nullopt;
   const Position at = cut(heads_[bin], units);
   const std::uint64_t unit = at & ((Position{1} << kSlabShift) - 1);
-  return Place{SlabId(static_cast<std::uint32_t>(at >> kSlabShift)), unit * kExtentUnit};
+  return Place{SlabSlot(static_cast<std::uint32_t>(at >> kSlabShift)), unit * kExtentUnit};
 }
 
 // Takes `units` off one end of a free run.
@@ -108,6 +125,7 @@ void ExtentAllocator::release(Place place, ByteCount bytes) {
                 "released extent is not of this pool");
   const std::uint32_t units = footprint_units(bytes);
   ORBITKV_CHECK(place.offset / kExtentUnit + units <= slab_units_[slab], "released extent leaves its slab");
+  if (retiring_[slab]) return;
   const Position begin = (Position{slab} << kSlabShift) + place.offset / kExtentUnit;
   const Position end = begin + units;
   const RunIndex left = boundaries_.find(begin), right = boundaries_.find(end);
@@ -194,6 +212,7 @@ void ExtentAllocator::remove_run(std::uint32_t index) {
 }
 
 void ExtentAllocator::recycle(std::uint32_t index) {
+  runs_[index].units = 0;
   runs_[index].next = unused_;
   unused_ = index;
 }

@@ -14,6 +14,7 @@
 #include "base/ids.h"
 #include "base/limits.h"
 #include "mem/boundary_table.h"
+#include "mem/slab_slot.h"
 
 namespace orbitkv::mem {
 
@@ -22,14 +23,17 @@ inline constexpr std::uint64_t kExtentUnit = 64;
 class ExtentAllocator {
  public:
   struct Place {
-    SlabId slab;
+    SlabSlot slab;
     std::uint64_t offset = 0;
     friend bool operator==(const Place&, const Place&) = default;
   };
 
   ExtentAllocator();
   // bytes: a multiple of kExtentUnit, at most limits::kSlabBytes.
-  void add_slab(SlabId slab, ByteCount bytes);
+  void add_slab(SlabSlot slab, ByteCount bytes);
+  // Nothing is lent from it from now on; what is released there is only checked.
+  void retire_slab(SlabSlot slab);
+  void remove_slab(SlabSlot slab);                 // a retiring one: its slot may be added again
   std::optional<Place> allocate(ByteCount bytes);  // nullopt: no free run is long enough
   void release(Place place, ByteCount bytes);      // bytes: as allocated
 
@@ -50,8 +54,8 @@ class ExtentAllocator {
 
   struct Run {
     Position begin;
-    std::uint32_t units;
-    std::uint32_t next;  // in its bin, or among the unused nodes
+    std::uint32_t units;  // 0: an unused node
+    std::uint32_t next;   // in its bin, or among the unused nodes
     std::uint32_t prev;
     Position end() const { return begin + units; }
   };
@@ -74,6 +78,7 @@ class ExtentAllocator {
   void unlink(std::uint32_t index);
 
   std::vector<std::uint32_t> slab_units_;  // by slab; 0: not added
+  std::vector<bool> retiring_;             // likewise
   std::vector<Run> runs_;
   std::uint32_t unused_ = kEnd;
   std::array<std::uint32_t, kBins> heads_;

@@ -50,7 +50,7 @@ struct Lent {
 
 ExtentAllocator with_slabs(const std::vector<ByteCount>& slabs) {
   ExtentAllocator allocator;
-  for (std::uint32_t i = 0; i < slabs.size(); ++i) allocator.add_slab(SlabId(i), slabs[i]);
+  for (std::uint32_t i = 0; i < slabs.size(); ++i) allocator.add_slab(SlabSlot(i), slabs[i]);
   return allocator;
 }
 
@@ -199,9 +199,9 @@ TEST(ExtentAllocatorDeathTest, WrongReleases) {
   allocator.release(*first, ByteCount(4096));
   EXPECT_DEATH(allocator.release(*first, ByteCount(4096)), "released twice");
   EXPECT_DEATH(allocator.release(*second, kMiB), "leaves its slab");
-  EXPECT_DEATH(allocator.release({SlabId(1), 0}, ByteCount(4096)), "not of this pool");
-  EXPECT_DEATH(allocator.release({SlabId(0), 32}, ByteCount(4096)), "not of this pool");
-  EXPECT_DEATH(allocator.add_slab(SlabId(0), kMiB), "added twice");
+  EXPECT_DEATH(allocator.release({SlabSlot(1), 0}, ByteCount(4096)), "not of this pool");
+  EXPECT_DEATH(allocator.release({SlabSlot(0), 32}, ByteCount(4096)), "not of this pool");
+  EXPECT_DEATH(allocator.add_slab(SlabSlot(0), kMiB), "added twice");
 }
 
 }  // namespace

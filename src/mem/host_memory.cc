@@ -115,7 +115,8 @@ void bound_by_cgroup(HostMemory& memory, const std::string& directory, const Cgr
 
 // Every cgroup from the process' own up to the mount; in a container the path may not
 // be visible below the mount, and then the mount itself is the container's cgroup.
-void bound_by_hierarchy(HostMemory& memory, const std::string& root, const CgroupFiles& files) {
+template <class Visit>
+void each_cgroup(const std::string& root, const CgroupFiles& files, Visit visit) {
   const auto mounts = read_text(root + "/proc/self/mountinfo");
   const auto cgroups = read_text(root + "/proc/self/cgroup");
   if (!mounts || !cgroups) return;
@@ -126,7 +127,7 @@ void bound_by_hierarchy(HostMemory& memory, const std::string& root, const Cgrou
     path->erase(0, mount->root.size());
   while (!path->empty() && path->back() == '/') path->pop_back();
   for (;; path->erase(path->rfind('/'))) {
-    bound_by_cgroup(memory, root + mount->at + *path, files);
+    visit(root + mount->at + *path);
     if (path->rfind('/') == std::string::npos) return;
   }
 }
@@ -138,13 +139,24 @@ HostMemory read_host_memory(const std::string& root) {
   const auto meminfo = read_text(root + "/proc/meminfo");
   memory.available = ByteCount(meminfo ? named_number(*meminfo, "MemAvailable").value_or(0) * 1024 : 0);
   memory.bound_by = "MemAvailable";
-  bound_by_hierarchy(memory, root, kV1);
-  bound_by_hierarchy(memory, root, kV2);
+  for (const CgroupFiles* files : {&kV1, &kV2})
+    each_cgroup(root, *files,
+                [&](const std::string& directory) { bound_by_cgroup(memory, directory, *files); });
   const std::string huge = root + "/sys/kernel/mm/hugepages/hugepages-2048kB/";
   const std::uint64_t free = read_number(huge + "free_hugepages").value_or(0);
   const std::uint64_t taken = read_number(huge + "resv_hugepages").value_or(0);
   memory.reserved_huge = (free - std::min(free, taken)) * limits::kHugePageBytes;
   return memory;
+}
+
+std::optional<std::uint64_t> read_memory_pressure(const std::string& root) {
+  std::optional<std::uint64_t> sum;
+  each_cgroup(root, kV2, [&](const std::string& directory) {
+    const auto events = read_text(directory + "/memory.events");
+    const auto high = events ? named_number(*events, "high") : std::nullopt;
+    if (high) sum = sum.value_or(0) + *high;
+  });
+  return sum;
 }
 
 ByteCount default_pool_bytes(const HostMemory& memory) {

@@ -3,6 +3,8 @@
 // administrator has reserved. Read at start; never cached. Any thread.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/ids.h"
@@ -17,6 +19,10 @@ struct HostMemory {
 
 // `root` is put before every path ("/proc/meminfo", ...); tests make a tree of their own.
 HostMemory read_host_memory(const std::string& root = "");
+
+// How often a cgroup of this process, up to the root, has gone over its memory.high.
+// nullopt: nothing here counts that (cgroup v1, or none).
+std::optional<std::uint64_t> read_memory_pressure(const std::string& root = "");
 
 // min(30 GiB, a quarter of the available memory) in whole 2 MiB, at least 2 MiB.
 ByteCount default_pool_bytes(const HostMemory& memory);

@@ -42,6 +42,16 @@ TEST_F(HostMemoryTree, WithoutCgroupsItIsMemAvailable) {
   EXPECT_EQ(read().reserved_huge, ByteCount(0));
 }
 
+TEST_F(HostMemoryTree, PressureIsCountedUpToTheRoot) {
+  EXPECT_FALSE(read_memory_pressure(root_));
+  mount_v2("/user/engine");
+  EXPECT_FALSE(read_memory_pressure(root_)) << "no file counts it";
+  put("/sys/fs/cgroup/user/engine/memory.events", "low 1\nhigh 7\nmax 9\noom 0\n");
+  EXPECT_EQ(read_memory_pressure(root_), 7u);
+  put("/sys/fs/cgroup/user/memory.events", "low 0\nhigh 30\nmax 0\n");
+  EXPECT_EQ(read_memory_pressure(root_), 37u);
+}
+
 TEST_F(HostMemoryTree, EveryV2LimitUpToTheRootCounts) {
   mount_v2("/user/engine");
   put("/sys/fs/cgroup/user/engine/memory.max", "6442450944\n");  // 6 GiB

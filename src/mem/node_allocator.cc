@@ -12,7 +12,7 @@ NodeAllocator::Part* NodeAllocator::find(NodeId node) const {
   return nullptr;
 }
 
-void NodeAllocator::add_slab(SlabId slab, ByteCount bytes, NodeId node) {
+void NodeAllocator::add_slab(SlabSlot slab, ByteCount bytes, NodeId node) {
   Part* part = find(node);
   if (!part) {
     parts_.push_back(std::make_unique<Part>());
@@ -21,13 +21,28 @@ void NodeAllocator::add_slab(SlabId slab, ByteCount bytes, NodeId node) {
   }
   part->allocator.add_slab(slab, bytes);
   part->capacity += bytes;
-  if (part_of_.size() <= slab.value) part_of_.resize(slab.value + 1, nullptr);
-  part_of_[slab.value] = part;
+  if (slabs_.size() <= slab.value) slabs_.resize(slab.value + 1);
+  slabs_[slab.value] = {part, bytes, {}, false};
+}
+
+void NodeAllocator::retire_slab(SlabSlot slot) {
+  Slab& slab = slabs_.at(slot.value);
+  slab.part->allocator.retire_slab(slot);
+  slab.part->capacity -= slab.bytes;
+  slab.part->used -= slab.used;
+  slab.retiring = true;
+}
+
+void NodeAllocator::remove_slab(SlabSlot slot) {
+  slabs_.at(slot.value).part->allocator.remove_slab(slot);
+  slabs_[slot.value] = {};
 }
 
 std::optional<NodeAllocator::Place> NodeAllocator::take(Part& part, ByteCount bytes) {
   const auto place = part.allocator.allocate(bytes);
-  if (place) part.used += ExtentAllocator::footprint(bytes);
+  if (!place) return place;
+  part.used += ExtentAllocator::footprint(bytes);
+  slabs_[place->slab.value].used += ExtentAllocator::footprint(bytes);
   return place;
 }
 
@@ -57,11 +72,12 @@ std::optional<NodeAllocator::Place> NodeAllocator::allocate(ByteCount bytes, Nod
 }
 
 void NodeAllocator::release(Place place, ByteCount bytes) {
-  ORBITKV_CHECK(place.slab.value < part_of_.size() && part_of_[place.slab.value],
+  ORBITKV_CHECK(place.slab.value < slabs_.size() && slabs_[place.slab.value].part,
                 "released extent is not of this pool");
-  Part& part = *part_of_[place.slab.value];
-  part.allocator.release(place, bytes);
-  part.used -= ExtentAllocator::footprint(bytes);
+  Slab& slab = slabs_[place.slab.value];
+  slab.part->allocator.release(place, bytes);
+  slab.used -= ExtentAllocator::footprint(bytes);
+  if (!slab.retiring) slab.part->used -= ExtentAllocator::footprint(bytes);
 }
 
 ByteCount NodeAllocator::largest() const {

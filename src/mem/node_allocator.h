@@ -26,7 +26,9 @@ class NodeAllocator {
 
   // Which policy gives the order; it outlives this.
   explicit NodeAllocator(const NodePolicy& policy) : policy_(policy) {}
-  void add_slab(SlabId slab, ByteCount bytes, NodeId node);
+  void add_slab(SlabSlot slab, ByteCount bytes, NodeId node);
+  void retire_slab(SlabSlot slab);  // as ExtentAllocator has it
+  void remove_slab(SlabSlot slab);
   // near: where the bytes will be used; unknown: where most is free.
   std::optional<Place> allocate(ByteCount bytes, NodeId near);
   void release(Place place, ByteCount bytes);
@@ -44,12 +46,17 @@ class NodeAllocator {
     ExtentAllocator allocator;
     ByteCount free() const { return capacity - used; }
   };
+  struct Slab {
+    Part* part = nullptr;
+    ByteCount bytes, used;
+    bool retiring = false;
+  };
   std::optional<Place> take(Part& part, ByteCount bytes);
   Part* find(NodeId node) const;
 
   const NodePolicy& policy_;
   std::vector<std::unique_ptr<Part>> parts_;  // a few
-  std::vector<Part*> part_of_;                // by slab
+  std::vector<Slab> slabs_;                   // by slot
   std::uint64_t local_ = 0, remote_ = 0;
 };
 

@@ -1,15 +1,13 @@
 #include "mem/pool.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
-#include <string>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -17,10 +15,10 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "mem/extent_allocator.h"
 #include "mem/host_memory.h"
 #include "mem/node_allocator.h"
 #include "mem/placement.h"
+#include "mem/pool_size.h"
 #include "mem/slab_builder.h"
 
 namespace orbitkv::mem {
@@ -28,75 +26,9 @@ namespace {
 
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint32_t kMostThreads = 4;
-constexpr rlim_t kOtherDescriptors = 1024;  // sessions, sockets, logs
-// Left to the rest of the machine when a pool is given a size.
-constexpr std::uint64_t kHeadroomShare = 64;
-
-double gibibytes(ByteCount bytes) {
-  return static_cast<double>(bytes.value) / static_cast<double>(kGiB.value);
-}
 
 ByteCount rounded_up(ByteCount bytes, std::uint64_t step) {
   return ByteCount((bytes.value + step - 1) / step * step);
-}
-
-std::vector<SlabInfo> cut_into_slabs(ByteCount bytes) {
-  std::vector<SlabInfo> slabs;
-  for (ByteCount left = bytes; left.value > 0; left -= slabs.back().bytes) {
-    SlabInfo slab;
-    slab.id = SlabId(static_cast<std::uint32_t>(slabs.size()));
-    slab.bytes = std::min(left, limits::kSlabBytes);
-    slabs.push_back(slab);
-  }
-  return slabs;
-}
-
-Status check_config(const PoolConfig& config) {
-  if (config.bytes.value == 0) return reject("the pool has no bytes; give --pool-size");
-  const ByteCount most = limits::kSlabs * limits::kSlabBytes;
-  if (config.bytes > most) {
-    return reject(
-        format_text("a pool of %.1f GiB is more than the %.0f GiB that %u slabs make; lower --pool-size",
-                    gibibytes(config.bytes), gibibytes(most), limits::kSlabs));
-  }
-  if (!std::has_single_bit(config.unit) || config.unit < kExtentUnit || config.unit > kPage) {
-    return reject(format_text("extents in units of %u bytes cannot be; a power of two from %llu to %llu can",
-                              config.unit, static_cast<unsigned long long>(kExtentUnit),
-                              static_cast<unsigned long long>(kPage)));
-  }
-  if (config.huge_pages == HugePages::kOn && !config.prefault)
-    return reject("--hugepages on needs --prefault: pages become huge before a slab is offered");
-  return ok_status();
-}
-
-// Sparse pools are taken at their word: they are for tests and for trying sizes.
-Status check_memory(const PoolConfig& config, const HostMemory& memory) {
-  if (!config.prefault) return ok_status();
-  const ByteCount reserved = config.huge_pages == HugePages::kOff ? ByteCount(0) : memory.reserved_huge;
-  const ByteCount needed = config.bytes - std::min(config.bytes, reserved);
-  const ByteCount room(memory.available.value - memory.available.value / kHeadroomShare);
-  if (needed <= room) return ok_status();
-  return reject(
-      format_text("a pool of %.2f GiB does not fit: %.2f GiB of memory are available (by %s) and %.2f GiB "
-                  "in reserved huge pages; lower --pool-size or free memory",
-                  gibibytes(config.bytes), gibibytes(memory.available), memory.bound_by.c_str(),
-                  gibibytes(memory.reserved_huge)));
-}
-
-Status allow_descriptors(std::size_t slabs) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return errno_error("cannot read the limit of open files");
-  const rlim_t needed = slabs + kOtherDescriptors;
-  if (limit.rlim_cur >= needed) return ok_status();
-  if (limit.rlim_max < slabs + kOtherDescriptors / 4) {
-    return reject(format_text(
-        "%zu slabs need about %llu open files, the hard limit is %llu; raise it (ulimit -Hn, "
-        "LimitNOFILE=) or lower --pool-size",
-        slabs, static_cast<unsigned long long>(needed), static_cast<unsigned long long>(limit.rlim_max)));
-  }
-  limit.rlim_cur = limit.rlim_max;
-  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return errno_error("cannot raise the limit of open files");
-  return ok_status();
 }
 
 std::uint64_t random_id() {
@@ -128,58 +60,93 @@ struct Pool::Impl {
   PoolConfig config;
   std::uint64_t id = random_id();
   std::vector<SlabInfo> slabs;
-  std::vector<UniqueFd> memory;    // by slab
-  std::vector<PageSource> source;  // by slab
-  std::vector<SlabInfo> news;      // offered at once, not yet collected
-  UniqueFd ready;                  // without a builder
-  std::unique_ptr<SlabBuilder> builder;
+  std::vector<UniqueFd> memory;    // by slot
+  std::vector<PageSource> source;  // by slot
+  std::vector<SlabSlot> unused;    // slots whose slab is gone
+  std::uint32_t next_name = 0;
+  std::vector<SlabInfo> news;  // offered at once, not yet collected
+  UniqueFd ready;
+  std::unique_ptr<SlabBuilder> builder;  // of the last slabs
   std::optional<Error> failure;
   NodePolicy policy;
   NodeAllocator allocator{policy};
   std::uint64_t last_allocation = first_allocation();
   PoolStats stats;
+  ByteCount offered_used;  // of stats.used: lent from slabs that are offered
 
-  Status make_slabs(ByteCount reserved_huge);
-  void place_slabs();
+  Status make_slabs(std::span<const ByteCount> sizes, ByteCount reserved_huge);
+  Status make_slab(ByteCount bytes, ByteCount& reserved_huge);
+  void place(UniqueFd fd, PageSource from, ByteCount bytes);
+  void bind(std::span<const SlabSlot> fresh);
   void note_node(SlabInfo& slab, NodeId found);
-  Status start();
+  Status start(std::span<const SlabSlot> fresh);
+  void ring() const { ::eventfd_write(ready.get(), 1); }
   void offer(SlabInfo& slab, Placement placement);
+  void forget(SlabInfo& slab);
   void settle_failure();
+  void drop_unbuilt();
+  void count_lent(SlabInfo& slab, ByteCount bytes);
+  void count_returned(SlabInfo& slab, ByteCount bytes);
 };
 
 // Reserved huge pages go to the first slabs that they suffice for.
-Status Pool::Impl::make_slabs(ByteCount reserved_huge) {
+Status Pool::Impl::make_slabs(std::span<const ByteCount> sizes, ByteCount reserved_huge) {
   ByteCount reserved = config.prefault && config.huge_pages != HugePages::kOff ? reserved_huge : ByteCount(0);
-  for (const SlabInfo& slab : slabs) {
-    const bool whole = slab.bytes.value % limits::kHugePageBytes.value == 0;
-    if (whole && slab.bytes <= reserved) {
-      if (auto huge = make_slab_memory(slab.id, slab.bytes, PageSource::kReservedHuge)) {
-        memory.push_back(std::move(huge).value());
-        source.push_back(PageSource::kReservedHuge);
-        reserved -= slab.bytes;
-        continue;
-      }
-      reserved = ByteCount(0);  // somebody else was quicker
-    }
-    ORBITKV_ASSIGN_OR_RETURN(UniqueFd shared, make_slab_memory(slab.id, slab.bytes, PageSource::kShared));
-    memory.push_back(std::move(shared));
-    source.push_back(PageSource::kShared);
+  std::vector<SlabSlot> fresh;
+  for (const ByteCount bytes : sizes) {
+    fresh.push_back(unused.empty() ? SlabSlot(static_cast<std::uint32_t>(slabs.size())) : unused.back());
+    ORBITKV_RETURN_IF_ERROR(make_slab(bytes, reserved));
   }
+  bind(fresh);
+  return start(fresh);
+}
+
+Status Pool::Impl::make_slab(ByteCount bytes, ByteCount& reserved) {
+  const SlabId name(next_name);
+  const bool whole = bytes.value % limits::kHugePageBytes.value == 0;
+  if (whole && bytes <= reserved) {
+    if (auto huge = make_slab_memory(name, bytes, PageSource::kReservedHuge)) {
+      place(std::move(huge).value(), PageSource::kReservedHuge, bytes);
+      reserved -= bytes;
+      return ok_status();
+    }
+    reserved = ByteCount(0);  // somebody else was quicker
+  }
+  ORBITKV_ASSIGN_OR_RETURN(UniqueFd shared, make_slab_memory(name, bytes, PageSource::kShared));
+  place(std::move(shared), PageSource::kShared, bytes);
   return ok_status();
 }
 
+void Pool::Impl::place(UniqueFd fd, PageSource from, ByteCount bytes) {
+  if (unused.empty()) {
+    unused.emplace_back(static_cast<std::uint32_t>(slabs.size()));
+    slabs.emplace_back();
+    memory.emplace_back();
+    source.emplace_back();
+  }
+  const SlabSlot slot = unused.back();
+  unused.pop_back();
+  SlabInfo& slab = slabs[slot.value];
+  slab = {};
+  slab.slot = slot;
+  slab.id = SlabId(next_name++);
+  slab.bytes = bytes;
+  memory[slot.value] = std::move(fd);
+  source[slot.value] = from;
+  stats.building += bytes;
+}
+
 // Before the first touch; afterwards pages stay where they are.
-void Pool::Impl::place_slabs() {
-  if (!config.numa) return;
-  policy = NodePolicy(config.topology ? *config.topology : read_topology());
+void Pool::Impl::bind(std::span<const SlabSlot> fresh) {
   if (!policy.active()) return;
   std::optional<Error> refused;
-  for (std::size_t i = 0; i < slabs.size(); ++i) {
-    slabs[i].node = policy.place(slabs[i].bytes);
+  for (const SlabSlot slot : fresh) {
+    SlabInfo& slab = slabs[slot.value];
+    slab.node = policy.place(slab.bytes);
     if (config.topology) continue;
-    const Status bound = bind_memory(memory[i], slabs[i].bytes, slabs[i].node);
+    const Status bound = bind_memory(memory[slot.value], slab.bytes, slab.node);
     if (bound.ok()) continue;
-    policy.move(slabs[i].bytes, std::exchange(slabs[i].node, kAnyNode), kAnyNode);
+    policy.move(slab.bytes, std::exchange(slab.node, kAnyNode), kAnyNode);
     if (!refused) refused = bound.error();
   }
   if (refused)
@@ -198,29 +165,38 @@ void Pool::Impl::note_node(SlabInfo& slab, NodeId found) {
   slab.node = found;
 }
 
-Status Pool::Impl::start() {
-  if (config.prefault) {
-    std::vector<SlabBuilder::Slab> todo;
-    for (std::size_t i = 0; i < slabs.size(); ++i)
-      todo.push_back({slabs[i].id, slabs[i].bytes, &memory[i], source[i]});
-    builder = std::make_unique<SlabBuilder>(todo, config.huge_pages, thread_count(config.threads));
-    if (config.huge_pages != HugePages::kOn) return ok_status();
-    ORBITKV_RETURN_IF_ERROR(builder->wait(config.stop_fd));
-    if (auto refused = builder->failure()) return std::move(*refused);
+Status Pool::Impl::start(std::span<const SlabSlot> fresh) {
+  if (!config.prefault) {
+    for (const SlabSlot slot : fresh) offer(slabs[slot.value], Placement::kSparse);
+    ring();
     return ok_status();
   }
-  ready = UniqueFd(::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!ready.valid()) return errno_error("cannot make an eventfd");
-  for (SlabInfo& slab : slabs) offer(slab, Placement::kSparse);
+  std::vector<SlabBuilder::Slab> todo;
+  for (const SlabSlot slot : fresh) {
+    const SlabInfo& slab = slabs[slot.value];
+    todo.push_back({slot, slab.id, slab.bytes, &memory[slot.value], source[slot.value]});
+  }
+  UniqueFd bell(::fcntl(ready.get(), F_DUPFD_CLOEXEC, 0));
+  if (!bell.valid()) return errno_error("cannot duplicate an eventfd");
+  builder =
+      std::make_unique<SlabBuilder>(todo, config.huge_pages, thread_count(config.threads), std::move(bell));
   return ok_status();
 }
 
 void Pool::Impl::offer(SlabInfo& slab, Placement placement) {
   advance(slab, SlabState::kOffered, placement);
-  allocator.add_slab(slab.id, slab.bytes, slab.node);
+  allocator.add_slab(slab.slot, slab.bytes, slab.node);
+  stats.building -= slab.bytes;
   stats.capacity += slab.bytes;
   stats.huge += slab.huge;
   news.push_back(slab);
+}
+
+void Pool::Impl::forget(SlabInfo& slab) {
+  advance(slab, SlabState::kGone);
+  if (policy.active()) policy.move(slab.bytes, slab.node, kAnyNode);
+  memory[slab.slot.value].reset();
+  unused.push_back(slab.slot);
 }
 
 // What could not be built was never handed out, so closing it gives its pages back.
@@ -228,7 +204,27 @@ void Pool::Impl::settle_failure() {
   if (failure || !builder || !builder->failure()) return;
   failure = builder->failure();
   builder->join();
-  ORBITKV_WARN("the pool stays smaller than --pool-size: %s", failure->message().c_str());
+  ORBITKV_WARN("the pool stays smaller than it should be: %s", failure->message().c_str());
+}
+
+void Pool::Impl::drop_unbuilt() {
+  for (SlabInfo& slab : slabs) {
+    if (slab.state != SlabState::kRaw) continue;
+    stats.building -= slab.bytes;
+    forget(slab);
+  }
+}
+
+void Pool::Impl::count_lent(SlabInfo& slab, ByteCount bytes) {
+  slab.used += bytes;
+  stats.used += bytes;
+  offered_used += bytes;
+}
+
+void Pool::Impl::count_returned(SlabInfo& slab, ByteCount bytes) {
+  slab.used -= bytes;
+  stats.used -= bytes;
+  if (slab.state == SlabState::kOffered) offered_used -= bytes;
 }
 
 Result<std::unique_ptr<Pool>> Pool::create(const PoolConfig& config) {
@@ -239,12 +235,19 @@ Result<std::unique_ptr<Pool>> Pool::create(const PoolConfig& config) {
   impl->config.bytes = rounded_up(config.bytes, on ? limits::kHugePageBytes.value : kPage);
   const HostMemory memory = read_host_memory();
   ORBITKV_RETURN_IF_ERROR(check_memory(impl->config, memory));
-  impl->slabs = cut_into_slabs(impl->config.bytes);
+  impl->ready = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!impl->ready.valid()) return errno_error("cannot make an eventfd");
+  const std::vector<ByteCount> sizes = slab_sizes(impl->config.bytes);
   impl->stats.configured = impl->config.bytes;
-  ORBITKV_RETURN_IF_ERROR(allow_descriptors(impl->slabs.size()));
-  ORBITKV_RETURN_IF_ERROR(impl->make_slabs(memory.reserved_huge));
-  impl->place_slabs();
-  ORBITKV_RETURN_IF_ERROR(impl->start());
+  ORBITKV_RETURN_IF_ERROR(allow_descriptors(sizes.size()));
+  // Builders are told where descriptors stand.
+  impl->memory.reserve(limits::kSlabs);
+  if (config.numa) impl->policy = NodePolicy(config.topology ? *config.topology : read_topology());
+  ORBITKV_RETURN_IF_ERROR(impl->make_slabs(sizes, memory.reserved_huge));
+  if (on) {
+    ORBITKV_RETURN_IF_ERROR(impl->builder->wait(impl->config.stop_fd));
+    if (auto refused = impl->builder->failure()) return std::move(*refused);
+  }
   return std::unique_ptr<Pool>(new Pool(std::move(impl)));
 }
 
@@ -253,33 +256,28 @@ Pool::Pool(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Pool::~Pool() = default;
 
 std::vector<SlabInfo> Pool::collect_offered() {
-  if (!impl_->builder) {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const auto got = ::read(impl_->ready.get(), &count, sizeof count);
-    return std::exchange(impl_->news, {});
-  }
+  eventfd_t count = 0;
+  ::eventfd_read(impl_->ready.get(), &count);
+  if (!impl_->builder) return std::exchange(impl_->news, {});
   impl_->settle_failure();
   for (const SlabBuilder::Built& built : impl_->builder->take_built()) {
-    SlabInfo& slab = impl_->slabs[built.id.value];
+    SlabInfo& slab = impl_->slabs[built.slot.value];
     slab.huge = built.huge;
     impl_->note_node(slab, built.node);
-    advance(slab, SlabState::kTouched, Placement::kBeforeOffer);
-    if (built.reached == SlabState::kCollapsed) advance(slab, SlabState::kCollapsed, Placement::kBeforeOffer);
+    advance(slab, SlabState::kTouched);
+    if (built.reached == SlabState::kCollapsed) advance(slab, SlabState::kCollapsed);
     impl_->offer(slab, Placement::kBeforeOffer);
   }
-  if (impl_->failure) {
-    for (const SlabInfo& slab : impl_->slabs)
-      if (slab.state == SlabState::kRaw) impl_->memory[slab.id.value].reset();
-  }
+  if (impl_->failure) impl_->drop_unbuilt();
   return std::exchange(impl_->news, {});
 }
 
 int Pool::ready_fd() const {
-  return impl_->builder ? impl_->builder->ready_fd() : impl_->ready.get();
+  return impl_->ready.get();
 }
 
 bool Pool::building() const {
-  return !impl_->failure && impl_->stats.capacity < impl_->stats.configured;
+  return impl_->stats.building.value > 0;
 }
 
 const std::optional<Error>& Pool::build_failure() const {
@@ -296,34 +294,85 @@ std::optional<Extent> Pool::allocate(ByteCount bytes, NodeId near) {
   extent.offset_ = place->offset;
   extent.bytes_ = rounded;
   extent.allocation_ = AllocationId(++impl_->last_allocation);
-  impl_->stats.used += extent.bytes_;
+  impl_->count_lent(impl_->slabs[place->slab.value], extent.bytes_);
   return extent;
 }
 
 ReleaseReceipt Pool::release(Extent extent) {
   ORBITKV_CHECK(extent.open(), "release of no extent");
   const Extent::Words words = extent.dissolve();
-  ORBITKV_CHECK(words.allocation.value <= impl_->last_allocation && words.bytes <= impl_->stats.used,
+  ORBITKV_CHECK(words.allocation.value <= impl_->last_allocation && words.slab.value < impl_->slabs.size() &&
+                    words.bytes <= impl_->slabs[words.slab.value].used,
                 "released extent was not lent by this pool");
   impl_->allocator.release({words.slab, words.offset}, words.bytes);
-  impl_->stats.used -= words.bytes;
+  impl_->count_returned(impl_->slabs[words.slab.value], words.bytes);
   return {words.bytes};
 }
 
 ReleaseReceipt Pool::quarantine(Extent extent) {
   ORBITKV_CHECK(extent.open(), "quarantine of no extent");
   const Extent::Words words = extent.dissolve();
+  impl_->slabs[words.slab.value].quarantined += words.bytes;
   impl_->stats.quarantined += words.bytes;
   return {words.bytes};
 }
 
-const UniqueFd& Pool::slab_memory(SlabId slab) const {
+// ---- slabs at run time ----
+
+Result<SlabId> Pool::add(ByteCount bytes) {
+  if (building()) return busy("a slab is being built; add the next one when it is there");
+  if (bytes.value == 0 || bytes > limits::kSlabBytes || bytes.value % kPage != 0)
+    return reject(format_text("a slab has whole pages and at most %llu bytes",
+                              static_cast<unsigned long long>(limits::kSlabBytes.value)));
+  if (impl_->unused.empty() && impl_->slabs.size() == limits::kSlabs)
+    return busy(format_text("all %u slabs are taken; drain one first", limits::kSlabs));
+  if (impl_->next_name == ~std::uint32_t{0}) return reject("no names of slabs are left; restart the Manager");
+  PoolConfig more = impl_->config;
+  more.bytes = bytes;
+  const HostMemory memory = more.prefault ? read_host_memory() : HostMemory{};
+  if (Status room = check_memory(more, memory); !room.ok()) return busy(room.error().message());
+  ORBITKV_RETURN_IF_ERROR(allow_descriptors(impl_->slabs.size() + 1));
+  impl_->failure.reset();
+  const SlabId name(impl_->next_name);
+  if (Status made = impl_->make_slabs({&bytes, 1}, memory.reserved_huge); !made.ok()) {
+    impl_->drop_unbuilt();
+    return made.error();
+  }
+  return name;
+}
+
+void Pool::begin_retire(SlabSlot slot) {
+  SlabInfo& slab = impl_->slabs.at(slot.value);
+  advance(slab, SlabState::kRetiring);
+  impl_->allocator.retire_slab(slot);
+  impl_->stats.capacity -= slab.bytes;
+  impl_->stats.huge -= slab.huge;
+  impl_->stats.retiring += slab.bytes;
+  impl_->offered_used -= slab.used;
+}
+
+void Pool::abandon(SlabSlot slot) {
+  SlabInfo& slab = impl_->slabs.at(slot.value);
+  ORBITKV_CHECK(slab.used == slab.quarantined, "an abandoned slab has extents that may come back");
+  impl_->forget(slab);
+  impl_->allocator.remove_slab(slot);
+  impl_->stats.retiring -= slab.bytes;
+  impl_->stats.used -= slab.used;
+  impl_->stats.quarantined -= slab.quarantined;
+}
+
+const UniqueFd& Pool::slab_memory(SlabSlot slab) const {
   ORBITKV_CHECK(slab.value < impl_->memory.size(), "no such slab in this pool");
   return impl_->memory[slab.value];
 }
 
 const std::vector<SlabInfo>& Pool::slabs() const {
   return impl_->slabs;
+}
+
+const SlabInfo& Pool::slab(SlabSlot slab) const {
+  ORBITKV_CHECK(slab.value < impl_->slabs.size(), "no such slab in this pool");
+  return impl_->slabs[slab.value];
 }
 
 std::uint64_t Pool::id() const {
@@ -335,7 +384,7 @@ ByteCount Pool::capacity() const {
 }
 
 ByteCount Pool::free_bytes() const {
-  return impl_->stats.capacity - impl_->stats.used;
+  return impl_->stats.capacity - impl_->offered_used;
 }
 
 PoolStats Pool::stats() const {

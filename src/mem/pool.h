@@ -1,8 +1,9 @@
 // The payload pool: slabs of sealed memfd memory and the extents lent from them.
 // Owned by the Manager's core thread; only SlabBuilder runs threads of its own.
-// Never maps an address over memory that may still be pinned, never reuses an
-// allocation id (nor one of an earlier process's pool, whose images may lie on an SSD),
-// and never shrinks a slab under a living extent.
+// Slabs come and go at run time: a retired one is abandoned, never punched, its name
+// (SlabId) never used again; its slot is. Never maps an address over memory that may still
+// be pinned, never reuses an allocation id (nor one of an earlier process's pool, whose images may lie on
+// an SSD).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@
 namespace orbitkv::mem {
 
 struct PoolConfig {
-  ByteCount bytes;  // total; one slab if <= 1 GiB, else slabs of 1 GiB
+  ByteCount bytes;  // total, cut as slab_sizes() says
   HugePages huge_pages = HugePages::kAuto;
   std::uint32_t unit = 64;    // extents begin and end at multiples of it: a power of two, 64 .. 4096
   bool prefault = true;       // false: slabs are sparse and offered at once
@@ -39,14 +40,14 @@ class Extent {
   Extent(Extent&& other) noexcept;
   Extent& operator=(Extent&& other) noexcept;  // *this must be empty
   ~Extent();
-  SlabId slab() const { return slab_; }
+  SlabSlot slab() const { return slab_; }
   std::uint64_t offset() const { return offset_; }
   ByteCount bytes() const { return bytes_; }
   AllocationId allocation() const { return allocation_; }
   bool open() const { return allocation_.value != 0; }
   // For tables that keep extents as plain words: the caller takes over the duty.
   struct Words {
-    SlabId slab;
+    SlabSlot slab;
     std::uint64_t offset;
     ByteCount bytes;
     AllocationId allocation;
@@ -56,7 +57,7 @@ class Extent {
 
  private:
   friend class Pool;
-  SlabId slab_;
+  SlabSlot slab_;
   std::uint64_t offset_ = 0;
   ByteCount bytes_;
   AllocationId allocation_;
@@ -64,11 +65,13 @@ class Extent {
 
 struct PoolStats {
   ByteCount capacity;  // of offered slabs
-  ByteCount used;      // lent, quarantined included
+  ByteCount used;      // lent from offered and retiring slabs, quarantined included
   ByteCount quarantined;
   ByteCount largest_free;
-  ByteCount huge;                       // in huge pages
-  ByteCount configured;                 // of all slabs; capacity stays below it after a build_failure()
+  ByteCount huge;                       // of offered slabs, in huge pages
+  ByteCount retiring;                   // of slabs that retire
+  ByteCount building;                   // of slabs that are not offered yet
+  ByteCount configured;                 // as the pool was made
   std::vector<NodeStats> nodes;         // that offered slabs lie on
   std::uint64_t local = 0, remote = 0;  // extents near to where they were asked for, and others
 };
@@ -89,19 +92,31 @@ class Pool {
   std::vector<SlabInfo> collect_offered();
   // eventfd that is readable when collect_offered() has news.
   int ready_fd() const;
-  bool building() const;  // more slabs will be offered
-  // Why slabs will never be offered (logged once by the pool): the pool stays smaller.
+  bool building() const;  // a slab is not offered yet
+  // Why slabs were not built, of the last build (logged once by the pool): the pool is smaller.
   const std::optional<Error>& build_failure() const;
 
   // Rounded up to the unit; from the node nearest to `near` that has room. nullopt: none fits.
   std::optional<Extent> allocate(ByteCount bytes, NodeId near = kAnyNode);
   ReleaseReceipt release(Extent extent);
-  ReleaseReceipt quarantine(Extent extent);  // bytes stay out of use for ever
+  ReleaseReceipt quarantine(Extent extent);  // bytes stay out of use as long as their slab lives
 
-  const UniqueFd& slab_memory(SlabId slab) const;
-  int slab_fd(SlabId slab) const { return slab_memory(slab).get(); }  // for SCM_RIGHTS
-  const std::vector<SlabInfo>& slabs() const;                         // all, with state
-  std::uint64_t id() const;                                           // pool id, random
+  // ---- slabs at run time ----
+
+  // One slab more, built in the background and offered like the others. kBusy: one is being
+  // built, all limits::kSlabs slots are taken, or the host has not so much memory now.
+  Result<SlabId> add(ByteCount bytes);
+  // An offered slab lends no more. What is lent from it comes back as before.
+  void begin_retire(SlabSlot slab);
+  // A retiring slab, of which nothing is lent that is not quarantined: closes its memory.
+  // Its pages live as long as others map or pin them.
+  void abandon(SlabSlot slab);
+
+  const UniqueFd& slab_memory(SlabSlot slab) const;
+  int slab_fd(SlabSlot slab) const { return slab_memory(slab).get(); }  // for SCM_RIGHTS
+  const std::vector<SlabInfo>& slabs() const;                           // by slot, those that are gone too
+  const SlabInfo& slab(SlabSlot slab) const;
+  std::uint64_t id() const;  // pool id, random
   PoolStats stats() const;
   ByteCount capacity() const;    // of offered slabs
   ByteCount free_bytes() const;  // of those, in pieces

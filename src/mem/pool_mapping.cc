@@ -5,17 +5,22 @@
 namespace orbitkv::mem {
 
 Status PoolMapping::add(const SlabInfo& slab) {
-  if (slabs_.size() <= slab.id.value) slabs_.resize(slab.id.value + 1);
-  ORBITKV_CHECK(!slabs_[slab.id.value], "slab mapped twice");
+  if (slabs_.size() <= slab.slot.value) slabs_.resize(slab.slot.value + 1);
+  ORBITKV_CHECK(!slabs_[slab.slot.value], "slab mapped twice");
   ORBITKV_ASSIGN_OR_RETURN(MappedSlab mapped,
-                           MappedSlab::map(pool_.slab_memory(slab.id), slab.id, slab.bytes));
-  slabs_[slab.id.value].emplace(std::move(mapped));
+                           MappedSlab::map(pool_.slab_memory(slab.slot), slab.id, slab.bytes));
+  slabs_[slab.slot.value].emplace(std::move(mapped));
   return ok_status();
 }
 
-std::span<std::byte> PoolMapping::slab(SlabId id) const {
-  if (id.value >= slabs_.size() || !slabs_[id.value]) return {};
-  return {slabs_[id.value]->base(), slabs_[id.value]->bytes().value};
+std::span<std::byte> PoolMapping::slab(SlabSlot slot) const {
+  if (slot.value >= slabs_.size() || !slabs_[slot.value]) return {};
+  return {slabs_[slot.value]->base(), slabs_[slot.value]->bytes().value};
+}
+
+void PoolMapping::remove(SlabSlot slot) {
+  ORBITKV_CHECK(!this->slab(slot).empty(), "no such slab is mapped");
+  slabs_[slot.value].reset();
 }
 
 std::span<std::byte> PoolMapping::extent(const Extent::Words& words) const {

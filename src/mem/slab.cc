@@ -38,13 +38,12 @@ Status reserve_huge(int fd, ByteCount bytes) {
 }  // namespace
 
 void advance(SlabInfo& slab, SlabState to, Placement placement) {
-  const SlabState from = slab.state;
-  const bool sparse = placement == Placement::kSparse && from == SlabState::kRaw && to == SlabState::kOffered;
-  const bool placed = (from == SlabState::kRaw && to == SlabState::kTouched) ||
-                      (from == SlabState::kTouched && to == SlabState::kCollapsed) ||
-                      (from == SlabState::kTouched && to == SlabState::kOffered) ||
-                      (from == SlabState::kCollapsed && to == SlabState::kOffered);
-  ORBITKV_CHECK(sparse || placed, "a slab is offered once, and only when its pages are placed");
+  ORBITKV_CHECK(slab.state < SlabState::kCount && to < SlabState::kCount, "no such state of a slab");
+  const SlabEdge edge =
+      detail::kSlabEdges[static_cast<std::size_t>(slab.state)][static_cast<std::size_t>(to)];
+  const bool may = edge == SlabEdge::kAny ||
+                   edge == (placement == Placement::kSparse ? SlabEdge::kSparse : SlabEdge::kPlaced);
+  ORBITKV_CHECK(may, "a slab is offered once, when its pages are placed, and retires once");
   slab.state = to;
 }
 

@@ -44,14 +44,15 @@ Error huge_error(SlabId id, std::uint64_t offset, int error) {
 
 }  // namespace
 
-SlabBuilder::SlabBuilder(const std::vector<Slab>& slabs, HugePages huge_pages, std::uint32_t threads)
+SlabBuilder::SlabBuilder(const std::vector<Slab>& slabs, HugePages huge_pages, std::uint32_t threads,
+                         UniqueFd ready)
     : huge_pages_(huge_pages),
       count_(slabs.size()),
       jobs_(std::make_unique<Job[]>(slabs.size())),
-      ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      ready_(ready.valid() ? std::move(ready) : UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
   ORBITKV_CHECK(ready_.valid(), "no eventfd to be had");
   for (std::size_t i = 0; i < count_; ++i) {
-    ORBITKV_CHECK(i + 1 == count_ || slabs[i].bytes == limits::kSlabBytes, "only the last slab may be short");
+    ORBITKV_CHECK(slabs[i].bytes <= limits::kSlabBytes, "a slab has at most limits::kSlabBytes");
     jobs_[i].slab = slabs[i];
     jobs_[i].chunks_left = (slabs[i].bytes.value + kChunkBytes - 1) / kChunkBytes;
   }
@@ -115,7 +116,7 @@ void SlabBuilder::work() {
     if (chunk / kChunksPerSlab >= count_) return;
     Job& job = jobs_[chunk / kChunksPerSlab];
     const std::uint64_t first = chunk % kChunksPerSlab * kChunkBytes;
-    if (first >= job.slab.bytes.value) return;  // behind the end of the last slab
+    if (first >= job.slab.bytes.value) continue;  // behind the end of a short slab
     if (Status done = build_chunk(job, first); !done) return fail(done.error());
     if (stop_) return;
     if (job.chunks_left.fetch_sub(1) != 1) continue;
@@ -198,7 +199,7 @@ Status SlabBuilder::finish(Job& job) {
   {
     const std::lock_guard lock(mutex_);
     const bool collapsed = huge_pages_ != HugePages::kOff;
-    built_.push_back({job.slab.id, collapsed ? SlabState::kCollapsed : SlabState::kTouched, huge, node});
+    built_.push_back({job.slab.slot, collapsed ? SlabState::kCollapsed : SlabState::kTouched, huge, node});
     ++built_count_;
   }
   ring();

@@ -25,20 +25,22 @@ namespace orbitkv::mem {
 class SlabBuilder {
  public:
   struct Slab {
+    SlabSlot slot;
     SlabId id;
     ByteCount bytes;
     const UniqueFd* memory = nullptr;  // outlives the builder
     PageSource source = PageSource::kShared;
   };
   struct Built {
-    SlabId id;
+    SlabSlot slot;
     SlabState reached = SlabState::kTouched;  // or kCollapsed: all of it that could be
     ByteCount huge;
     NodeId node = kAnyNode;  // where most of its pages have come to lie
   };
 
-  // Slabs but the last have limits::kSlabBytes.
-  SlabBuilder(const std::vector<Slab>& slabs, HugePages huge_pages, std::uint32_t threads);
+  // `ready`: an eventfd to ring, else one of its own.
+  SlabBuilder(const std::vector<Slab>& slabs, HugePages huge_pages, std::uint32_t threads,
+              UniqueFd ready = {});
   ~SlabBuilder();  // stops within 2 MiB per thread and joins
   SlabBuilder(const SlabBuilder&) = delete;
   SlabBuilder& operator=(const SlabBuilder&) = delete;

@@ -28,7 +28,7 @@ struct Slabs {
     for (const ByteCount bytes : sizes) {
       const SlabId id(static_cast<std::uint32_t>(memory.size()));
       memory.push_back(make_slab_memory(id, bytes, PageSource::kShared).value());
-      todo.push_back({id, bytes, nullptr, PageSource::kShared});
+      todo.push_back({SlabSlot(id.value), id, bytes, nullptr, PageSource::kShared});
     }
     for (std::size_t i = 0; i < memory.size(); ++i) todo[i].memory = &memory[i];
   }
@@ -106,7 +106,8 @@ TEST(SlabBuilder, TakesPagesThatTheAdministratorReserved) {
   auto memory = make_slab_memory(SlabId(0), 4 * kMiB, PageSource::kReservedHuge);
   if (!memory.ok()) GTEST_SKIP() << memory.error().message();
   const UniqueFd fd = std::move(memory).value();
-  SlabBuilder builder({{SlabId(0), 4 * kMiB, &fd, PageSource::kReservedHuge}}, HugePages::kAuto, 2);
+  SlabBuilder builder({{SlabSlot(0), SlabId(0), 4 * kMiB, &fd, PageSource::kReservedHuge}}, HugePages::kAuto,
+                      2);
   ASSERT_TRUE(builder.wait(-1));
   ASSERT_FALSE(builder.failure());
   EXPECT_EQ(builder.take_built().at(0).huge, 4 * kMiB);

@@ -132,6 +132,8 @@ std::string_view frame_name(FrameType type) {
     case FrameType::kStatusRequest: return "status request";
     case FrameType::kStatusReply: return "status reply";
     case FrameType::kControlRequest: return "control request";
+    case FrameType::kSlabRetire: return "slab retire";
+    case FrameType::kSlabReleased: return "slab released";
     case FrameType::kBye: return "bye";
     case FrameType::kSocketError: return "socket error";
   }

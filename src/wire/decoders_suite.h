@@ -299,6 +299,8 @@ inline std::vector<DecoderCase> socket_cases() {
       {"unregister", encoded(Unregister{22, RegistrationId(17)}), probe_frame<decode_unregister>},
       {"unregister_reply", encoded(UnregisterReply{22}), probe_frame<decode_unregister_reply>},
       {"slab_offer", encoded(offer), probe_frame<decode_slab_offer>},
+      {"slab_retire", encoded(SlabRetire{SlabId(0x01020304)}), probe_frame<decode_slab_retire>},
+      {"slab_released", encoded(SlabReleased{SlabId(0x01020304)}), probe_frame<decode_slab_released>},
       {"status_request", encoded(StatusRequest{23}), probe_frame<decode_status_request>},
       {"status_reply", encoded(StatusReply{23, "{\"sessions\":1}"}), probe_frame<decode_status_reply>},
       {"control_request", encoded(ControlRequest{24, "{\"command\":\"evict\"}"}),

@@ -51,6 +51,8 @@ enum class FrameType : std::uint16_t {
   kBye = 73,
   kSocketError = 74,
   kControlRequest = 75,
+  kSlabRetire = 76,
+  kSlabReleased = 77,
 };
 
 struct FrameView {

@@ -284,6 +284,32 @@ Result<SlabOffer> decode_slab_offer(std::span<const std::byte> frame) {
   return m;
 }
 
+void encode(const SlabRetire& m, Buffer& out) {
+  encode_words(FrameType::kSlabRetire, std::array{std::uint64_t{m.slab.value}}, out);
+}
+void encode(const SlabReleased& m, Buffer& out) {
+  encode_words(FrameType::kSlabReleased, std::array{std::uint64_t{m.slab.value}}, out);
+}
+
+namespace {
+Result<SlabId> decode_slab(std::span<const std::byte> frame, FrameType type) {
+  BodyReader in(frame, type, kSocket);
+  const SlabId slab(in.get<std::uint32_t>());
+  in.zeros(4);
+  ORBITKV_RETURN_IF_ERROR(in.finish());
+  return slab;
+}
+}  // namespace
+
+Result<SlabRetire> decode_slab_retire(std::span<const std::byte> frame) {
+  ORBITKV_ASSIGN_OR_RETURN(const SlabId slab, decode_slab(frame, FrameType::kSlabRetire));
+  return SlabRetire{slab};
+}
+Result<SlabReleased> decode_slab_released(std::span<const std::byte> frame) {
+  ORBITKV_ASSIGN_OR_RETURN(const SlabId slab, decode_slab(frame, FrameType::kSlabReleased));
+  return SlabReleased{slab};
+}
+
 // ---- status, errors ----
 
 void encode(const StatusRequest& m, Buffer& out) {

@@ -65,6 +65,15 @@ struct SlabOffer {
   std::vector<Slab> slabs;
 };
 
+// Pushed by the Manager: no copy may begin on the slab any more. When those that run have
+// ended and the client has unmapped it, it answers SlabReleased, once.
+struct SlabRetire {
+  SlabId slab;
+};
+struct SlabReleased {
+  SlabId slab;
+};
+
 struct StatusRequest {
   std::uint64_t request = 0;
 };
@@ -78,7 +87,7 @@ struct StatusReply {
   std::uint64_t request = 0;
   std::string json;  // one object, docs/protocol.md
 };
-// Clean end: the client has drained everything it claimed.
+// Clean end: the client has drained everything it claimed, and unmapped every slab.
 struct Bye {};
 // Frozen across ABI versions like Hello: decodes whatever abi its frame header names,
 // so that an old client can read what to upgrade.
@@ -95,6 +104,8 @@ void encode(const RegisterReply&, Buffer& out);
 void encode(const Unregister&, Buffer& out);
 void encode(const UnregisterReply&, Buffer& out);
 void encode(const SlabOffer&, Buffer& out);
+void encode(const SlabRetire&, Buffer& out);
+void encode(const SlabReleased&, Buffer& out);
 void encode(const StatusRequest&, Buffer& out);
 void encode(const StatusReply&, Buffer& out);
 void encode(const ControlRequest&, Buffer& out);
@@ -110,6 +121,8 @@ Result<RegisterReply> decode_register_reply(std::span<const std::byte> frame);
 Result<Unregister> decode_unregister(std::span<const std::byte> frame);
 Result<UnregisterReply> decode_unregister_reply(std::span<const std::byte> frame);
 Result<SlabOffer> decode_slab_offer(std::span<const std::byte> frame);
+Result<SlabRetire> decode_slab_retire(std::span<const std::byte> frame);
+Result<SlabReleased> decode_slab_released(std::span<const std::byte> frame);
 Result<StatusRequest> decode_status_request(std::span<const std::byte> frame);
 Result<StatusReply> decode_status_reply(std::span<const std::byte> frame);
 Result<ControlRequest> decode_control_request(std::span<const std::byte> frame);

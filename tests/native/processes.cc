@@ -194,6 +194,9 @@ void Manager::start() {
   std::vector<std::string> command = {orbitkv_binary(), "serve", "--bootstrap-socket", socket_};
   const bool sized = std::find(flags_.begin(), flags_.end(), "--pool-size") != flags_.end();
   if (!sized) command.insert(command.end(), {"--pool-size", "64MiB"});
+  // What tests count as quarantined stays so, unless they say otherwise.
+  const bool retires = std::find(flags_.begin(), flags_.end(), "--retire-after") != flags_.end();
+  if (!retires) command.insert(command.end(), {"--retire-after", "3600000"});
   command.insert(command.end(), flags_.begin(), flags_.end());
   process_.emplace(command, Process::Options{environment_, directory_.path() + "/log", 0});
   const TimePoint deadline = monotonic_now() + seconds(20);

@@ -20,6 +20,9 @@ struct ServeFlags {
   std::string numa = "auto";
   std::uint32_t lease_ttl_s = 600;
   std::uint32_t publish_wait_ms = 2000;
+  std::uint32_t retire_after_ms = 1000;
+  std::string pool_min;         // "": memory pressure does not shrink the pool
+  std::string retire_headroom;  // "": a slab, or 1/16 of the pool
   std::uint32_t incomplete_ttl_s = 60;
   std::uint32_t max_blocks = 0;  // 0: from the pool size
   std::uint32_t spin_us = 50;
@@ -63,6 +66,15 @@ struct SsdFlags {
 };
 int ssd_list(const SsdFlags& flags);
 int ssd_drop(const SsdFlags& flags);
+
+struct PoolFlags {
+  std::string socket;
+  bool json = false;
+  std::string amount;  // "2GiB"; drain also a slab's number
+};
+int pool_list(const PoolFlags& flags);
+int pool_add(const PoolFlags& flags);
+int pool_drain(const PoolFlags& flags);
 
 // "64KiB", "512MiB", "30gb", "30GiB", "1tb"; powers of 1024 in every spelling.
 Result<ByteCount> parse_size(const std::string& text);

@@ -1,4 +1,4 @@
-// evict, ssd list, ssd drop: one ControlRequest each (daemon/control.h).
+// evict, ssd list, ssd drop, pool: ControlRequests (daemon/control.h).
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -50,7 +50,69 @@ void print_dropped(const json& answer) {
   if (names.size() < count_of(answer, "namespaces"))
     std::printf("and %llu more\n", count_of(answer, "namespaces") - names.size());
 }
+
+void print_slabs(const json& slabs) {
+  for (const json& slab : slabs) {
+    std::string waits = slab.contains("waits_for") ? slab.at("waits_for").get<std::string>() : "";
+    if (slab.contains("processes"))
+      for (const json& pid : slab.at("processes")) waits += " " + pid.dump();
+    std::printf("slab %5llu  %-8s  %10s, used %s, quarantined %s%s%s\n", count_of(slab, "slab"),
+                slab.at("state").get<std::string>().c_str(), size_of(slab, "bytes").c_str(),
+                size_of(slab, "used").c_str(), size_of(slab, "quarantined").c_str(),
+                waits.empty() ? "" : "; waits for ", waits.c_str());
+  }
+}
+
+int change_pool(const char* name, const PoolFlags& flags, const json& request) {
+  auto answer = control(flags.socket, name, request);
+  if (!answer.ok()) return failed(name, answer.error());
+  if (flags.json)
+    std::printf("%s\n", answer->dump().c_str());
+  else
+    std::printf("%llu slabs are wanted, %llu are in use; see orbitkv pool list\n",
+                count_of(*answer, "wanted"), count_of(*answer, "in_use"));
+  return 0;
+}
 }  // namespace
+
+int pool_list(const PoolFlags& flags) {
+  json all = json::array(), last;
+  std::uint64_t after = 0;
+  for (bool more = true; more;) {
+    auto answer = control(flags.socket, "pool list", {{"command", "pool_list"}, {"after", after}});
+    if (!answer.ok()) return failed("pool list", answer.error());
+    for (const json& slab : answer->at("slabs")) all.push_back(slab);
+    more = answer->at("more").get<bool>() && !answer->at("slabs").empty();
+    if (more) after = all.back().at("slab").get<std::uint64_t>() + 1;
+    last = std::move(*answer);
+  }
+  if (flags.json) {
+    std::printf(
+        "%s\n",
+        json({{"slabs", all}, {"wanted", last.at("wanted")}, {"limit", last.at("limit")}}).dump().c_str());
+    return 0;
+  }
+  print_slabs(all);
+  std::printf("%llu slabs are wanted; all together may take %s\n", count_of(last, "wanted"),
+              size_of(last, "limit").c_str());
+  return 0;
+}
+
+int pool_add(const PoolFlags& flags) {
+  auto bytes = parse_size(flags.amount);
+  if (!bytes.ok()) return failed("pool add", bytes.error());
+  return change_pool("pool add", flags, {{"command", "pool_add"}, {"bytes", bytes->value}});
+}
+
+int pool_drain(const PoolFlags& flags) {
+  const bool number =
+      !flags.amount.empty() && flags.amount.find_first_not_of("0123456789") == std::string::npos;
+  if (number && flags.amount.size() < 10)
+    return change_pool("pool drain", flags, {{"command", "pool_drain"}, {"slab", std::stoull(flags.amount)}});
+  auto bytes = parse_size(flags.amount);
+  if (!bytes.ok()) return failed("pool drain", bytes.error());
+  return change_pool("pool drain", flags, {{"command", "pool_drain"}, {"bytes", bytes->value}});
+}
 
 int evict(const EvictFlags& flags) {
   json request = {{"command", "evict"}, {"wait", flags.wait}};

@@ -88,6 +88,17 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
       ->add_option("--incomplete-ttl", flags.incomplete_ttl_s,
                    "seconds after which a block that some ranks never published is given up")
       ->capture_default_str();
+  serve
+      ->add_option("--retire-after", flags.retire_after_ms,
+                   "milliseconds from the death of an engine in the middle of a save until the slab that\n"
+                   "it may still write to is replaced")
+      ->capture_default_str();
+  serve->add_option("--pool-min", flags.pool_min,
+                    "shrink the pool, slab by slab, down to this when a cgroup goes over its memory.high, "
+                    "e.g. 8GiB\n[never]");
+  serve->add_option("--retire-headroom", flags.retire_headroom,
+                    "memory beyond --pool-size for slabs that are being replaced, e.g. 1GiB\n[the larger of "
+                    "one slab and 1/16 of the pool]");
   serve->add_option("--max-blocks", flags.max_blocks, "entries of the block table [pool size / 16 KiB]");
   serve->add_option("--spin", flags.spin_us, "microseconds of polling after the last command before sleeping")
       ->capture_default_str();
@@ -138,6 +149,39 @@ CLI::App* add_ssd(CLI::App& app, daemon::cli::SsdFlags& flags) {
     command->add_flag("--json", flags.json, "one JSON object");
   }
   return ssd;
+}
+
+struct PoolCommands {
+  CLI::App *pool, *list, *add, *drain;
+};
+PoolCommands add_pool(CLI::App& app, daemon::cli::PoolFlags& flags) {
+  PoolCommands made{};
+  made.pool = app.add_subcommand("pool", "Make the pool of a running Manager larger or smaller.");
+  made.pool->require_subcommand(1);
+  made.list =
+      made.pool->add_subcommand("list", "The slabs of the pool, and what those that retire wait for.");
+  made.add = made.pool->add_subcommand("add", "More memory, in whole slabs.");
+  made.add->footer("Example: orbitkv pool add 4GiB");
+  made.add->add_option("size", flags.amount, "how much, e.g. 4GiB; up to a slab more")->required();
+  made.drain =
+      made.pool->add_subcommand("drain", "Less memory, in whole slabs: the emptiest, or one by its number.");
+  made.drain->footer(
+      "Example: orbitkv pool drain 4GiB\n"
+      "Blocks on it that are worth keeping are written to SSD first, the others are dropped. The answer\n"
+      "comes at once; orbitkv pool list shows how far it is.");
+  made.drain->add_option("what", flags.amount, "how much, e.g. 4GiB, or the number of a slab")->required();
+  for (CLI::App* command : {made.list, made.add, made.drain}) {
+    command->add_option("--bootstrap-socket", flags.socket,
+                        "socket of the Manager [the default path of serve]");
+    command->add_flag("--json", flags.json, "one JSON object");
+  }
+  return made;
+}
+
+int run_pool(const PoolCommands& commands, const daemon::cli::PoolFlags& flags) {
+  if (commands.pool->got_subcommand(commands.list)) return daemon::cli::pool_list(flags);
+  if (commands.pool->got_subcommand(commands.add)) return daemon::cli::pool_add(flags);
+  return daemon::cli::pool_drain(flags);
 }
 
 void add_status(CLI::App& app, daemon::cli::StatusFlags& flags) {
@@ -200,16 +244,18 @@ int main(int argc, char** argv) {
   daemon::cli::StatusFlags status;
   daemon::cli::EvictFlags evict;
   daemon::cli::SsdFlags ssd;
+  daemon::cli::PoolFlags pool;
   bench::Flags bench;
   add_serve(app, serve);
   add_status(app, status);
   add_evict(app, evict);
   const CLI::App* ssd_commands = add_ssd(app, ssd);
+  const PoolCommands pool_commands = add_pool(app, pool);
   add_bench(app, bench);
   const auto is_named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_named).empty()) {
     std::fprintf(stderr,
-                 "orbitkv: no command is called \"%s\"; there are: serve, status, evict, ssd, bench\n",
+                 "orbitkv: no command is called \"%s\"; there are: serve, status, evict, ssd, pool, bench\n",
                  argv[1]);
     return kUsageError;
   }
@@ -223,5 +269,6 @@ int main(int argc, char** argv) {
   if (app.got_subcommand("evict")) return daemon::cli::evict(evict);
   if (app.got_subcommand("ssd"))
     return ssd_commands->got_subcommand("list") ? daemon::cli::ssd_list(ssd) : daemon::cli::ssd_drop(ssd);
+  if (app.got_subcommand("pool")) return run_pool(pool_commands, pool);
   return bench::run(bench, argv[0]);
 }

@@ -141,6 +141,14 @@ Result<ServeOptions> check_together(const ServeFlags& flags) {
   options.core.lease_ttl = seconds(flags.lease_ttl_s);
   options.core.publish_wait = milliseconds(flags.publish_wait_ms);
   options.core.incomplete_ttl = seconds(flags.incomplete_ttl_s);
+  options.slabs.retire_after = milliseconds(flags.retire_after_ms);
+  if (!flags.pool_min.empty()) {
+    ORBITKV_ASSIGN_OR_RETURN(options.slabs.least, parse_size(flags.pool_min));
+    if (options.slabs.least > options.pool.bytes) return reject("--pool-min is more than --pool-size");
+  }
+  if (!flags.retire_headroom.empty()) {
+    ORBITKV_ASSIGN_OR_RETURN(options.slabs.headroom, parse_size(flags.retire_headroom));
+  }
   options.core.load_wait = milliseconds(flags.load_wait_ms);
   ORBITKV_ASSIGN_OR_RETURN(options.ssd, ssd_options(flags, options.pool.bytes));
   options.spin = microseconds(flags.spin_us);

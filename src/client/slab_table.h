@@ -1,0 +1,93 @@
+// The slabs that one attachment has mapped, how many parts of transfers use each, and how
+// one that the Manager retires is let go of: no new use, and when the last has ended its
+// devices and then its mapping go, in a thread of its own, because a device may take its
+// time. Owned by the Attachment. Never unmaps under a use.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "mem/mapped_slab.h"
+
+namespace orbitkv::client {
+
+// Told of every slab when it has been mapped, and before it is unmapped.
+class SlabUser {
+ public:
+  virtual ~SlabUser() = default;
+  virtual void add_slab(std::span<std::byte> slab) = 0;
+  virtual void remove_slab(std::span<std::byte> slab) = 0;
+};
+
+class SlabTable {
+  struct Entry {
+    explicit Entry(mem::MappedSlab mapped) : slab(std::move(mapped)) {}
+    mem::MappedSlab slab;
+    std::atomic<std::uint32_t> uses{0};
+    bool retiring = false;  // under mutex_
+  };
+
+ public:
+  // user: may be null.
+  explicit SlabTable(SlabUser* user) : user_(user) {}
+  ~SlabTable();  // no use is left
+
+  // Holds the mapping of one slab. Goes in any thread.
+  class Use {
+   public:
+    Use() = default;
+    Use(Use&& other) noexcept : entry_(std::exchange(other.entry_, nullptr)) {}
+    Use& operator=(Use&& other) noexcept;
+    ~Use() { end(); }
+    const mem::MappedSlab& operator*() const { return entry_->slab; }
+    const mem::MappedSlab* operator->() const { return &entry_->slab; }
+
+   private:
+    friend class SlabTable;
+    explicit Use(Entry& entry) : entry_(&entry) {}
+    void end();
+    Entry* entry_ = nullptr;
+  };
+  enum class Found : std::uint8_t { kMapped, kNotYet, kRetiring };
+  // Any thread. kMapped fills `out`.
+  Found use(SlabId name, Use& out);
+
+  // ---- I/O thread ----
+  bool has(SlabId name) const;
+  void add(mem::MappedSlab slab);
+  // The Manager retires it. One that is not here counts as let go of.
+  void retire(SlabId name);
+  // Whether collect_released() has, or will have, something to do.
+  bool retiring() const;
+  // Lets go of what nobody uses any more, in the background; names what has been unmapped
+  // since the last call.
+  std::vector<SlabId> collect_released();
+  // All of them, here and now. No use is left.
+  void unmap_all();
+
+ private:
+  using Slabs = std::map<SlabId, Entry>;
+  void close_loop();
+  void start_closer();
+  void close(Slabs::node_type slab);
+
+  SlabUser* const user_;
+  mutable std::mutex mutex_;
+  std::condition_variable work_;
+  Slabs slabs_;
+  std::uint32_t retiring_ = 0;              // of slabs_, to_close_ and the one being closed
+  std::vector<Slabs::node_type> to_close_;  // for the closer
+  std::vector<SlabId> released_;
+  bool stop_ = false;
+  std::thread closer_;
+};
+
+}  // namespace orbitkv::client

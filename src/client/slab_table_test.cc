@@ -1,0 +1,169 @@
+#include "client/slab_table.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <thread>
+
+#include "base/time.h"
+#include "mem/slab.h"
+
+namespace orbitkv::client {
+namespace {
+using Found = SlabTable::Found;
+
+constexpr ByteCount kBytes = 64 * kKiB;
+
+// Knows which slabs it was given; may be told to take its time.
+class User final : public SlabUser {
+ public:
+  void add_slab(std::span<std::byte> slab) override {
+    const std::lock_guard lock(mutex_);
+    slabs_.push_back(slab.data());
+  }
+  void remove_slab(std::span<std::byte> slab) override {
+    std::unique_lock lock(mutex_);
+    EXPECT_EQ(::msync(slab.data(), 4096, MS_ASYNC), 0) << "unmapped before the device let go";
+    removing_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !held_; });
+    EXPECT_EQ(std::erase(slabs_, slab.data()), 1u);
+  }
+  std::size_t count() {
+    const std::lock_guard lock(mutex_);
+    return slabs_.size();
+  }
+  void hold(bool held) {
+    const std::lock_guard lock(mutex_);
+    held_ = held;
+    changed_.notify_all();
+  }
+  void await_removal() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return removing_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::byte*> slabs_;
+  bool held_ = false, removing_ = false;
+};
+
+mem::MappedSlab slab(std::uint32_t name) {
+  const UniqueFd fd = mem::make_slab_memory(SlabId(name), kBytes, mem::PageSource::kShared).value();
+  return mem::MappedSlab::map(fd, SlabId(name), kBytes).value();
+}
+
+// nothing: it did not come within ten seconds.
+std::vector<SlabId> await_released(SlabTable& table) {
+  const TimePoint end = monotonic_now() + seconds(10);
+  while (monotonic_now() < end) {
+    if (auto released = table.collect_released(); !released.empty()) return released;
+    std::this_thread::yield();
+  }
+  return {};
+}
+
+TEST(SlabTable, AUseKeepsTheMappingAndThenItGoes) {
+  User user;
+  SlabTable table(&user);
+  SlabTable::Use use, other;
+  EXPECT_EQ(table.use(SlabId(1), use), Found::kNotYet);
+  table.add(slab(1));
+  ASSERT_EQ(table.use(SlabId(1), use), Found::kMapped);
+  ASSERT_EQ(table.use(SlabId(1), other), Found::kMapped);
+  EXPECT_FALSE(table.retiring());
+  table.retire(SlabId(1));
+  table.retire(SlabId(1));
+  EXPECT_TRUE(table.retiring());
+  SlabTable::Use late;
+  EXPECT_EQ(table.use(SlabId(1), late), Found::kRetiring);
+  SlabTable::Use moved = std::move(use);
+  other = {};
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(table.collect_released().empty());
+  moved->base()[100] = std::byte{1};
+  EXPECT_EQ(user.count(), 1u);
+  std::byte* const base = moved->base();
+  moved = {};
+  EXPECT_EQ(await_released(table), std::vector{SlabId(1)});
+  EXPECT_EQ(user.count(), 0u);
+  EXPECT_EQ(::msync(base, 4096, MS_ASYNC), -1) << "still mapped";
+  EXPECT_FALSE(table.retiring());
+  EXPECT_EQ(table.use(SlabId(1), late), Found::kNotYet);
+}
+
+TEST(SlabTable, WhatIsNotHereIsLetGoOfAtOnce) {
+  SlabTable table(nullptr);
+  table.retire(SlabId(7));
+  EXPECT_TRUE(table.retiring());
+  EXPECT_EQ(table.collect_released(), std::vector{SlabId(7)});
+  EXPECT_FALSE(table.retiring());
+}
+
+TEST(SlabTable, ADeviceThatTakesItsTimeKeepsNobodyElse) {
+  User user;
+  SlabTable table(&user);
+  table.add(slab(1));
+  table.add(slab(2));
+  user.hold(true);
+  table.retire(SlabId(1));
+  EXPECT_TRUE(table.collect_released().empty());
+  user.await_removal();
+  SlabTable::Use use;
+  EXPECT_EQ(table.use(SlabId(2), use), Found::kMapped);
+  EXPECT_TRUE(table.collect_released().empty());
+  EXPECT_TRUE(table.retiring());
+  user.hold(false);
+  EXPECT_EQ(await_released(table), std::vector{SlabId(1)});
+}
+
+TEST(SlabTable, TheUserHearsOfAllThatGo) {
+  User user;
+  {
+    SlabTable table(&user);
+    for (std::uint32_t i = 0; i < 4; ++i) table.add(slab(i));
+    table.retire(SlabId(0));
+    (void)table.collect_released();  // on its way, or not begun
+    table.retire(SlabId(1));
+  }
+  EXPECT_EQ(user.count(), 0u);
+  SlabTable table(&user);
+  table.add(slab(9));
+  table.unmap_all();
+  EXPECT_EQ(user.count(), 0u);
+}
+
+// A slab in use stays as it is whoever retires it meanwhile.
+TEST(SlabTable, UsesAndRetirementFromManyThreads) {
+  User user;
+  SlabTable table(&user);
+  constexpr std::uint32_t kNames = 200;
+  std::atomic<std::uint32_t> newest{0};
+  table.add(slab(0));
+  std::vector<std::thread> users;
+  for (int t = 0; t < 3; ++t)
+    users.emplace_back([&] {
+      while (newest < kNames) {
+        SlabTable::Use use;
+        if (table.use(SlabId(newest), use) != Found::kMapped) continue;
+        auto* word = reinterpret_cast<std::atomic<std::uint64_t>*>(use->base());
+        word->fetch_add(1);
+      }
+    });
+  std::vector<SlabId> released;
+  while (newest < kNames) {
+    table.add(slab(newest + 1));
+    table.retire(SlabId(newest++));
+    for (const SlabId name : table.collect_released()) released.push_back(name);
+  }
+  for (std::thread& each : users) each.join();
+  while (released.size() < kNames)
+    for (const SlabId name : await_released(table)) released.push_back(name);
+  EXPECT_EQ(user.count(), 1u);
+}
+
+}  // namespace
+}  // namespace orbitkv::client

@@ -1,0 +1,317 @@
+#include "daemon/slabs.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "wire/lifecycle.h"
+
+namespace orbitkv::daemon {
+namespace {
+
+using cache::RetireState;
+
+constexpr Duration kReplaceWithin = seconds(10);  // or the slab retires without
+constexpr Duration kRetryAfter = seconds(5);
+constexpr Duration kBetweenShrinks = seconds(10);
+constexpr std::uint64_t kHeadroomShare = 16;
+
+unsigned long long mebibytes(ByteCount bytes) {
+  return bytes.value >> 20;
+}
+
+std::string pids_text(const std::vector<int>& pids) {
+  std::string text;
+  for (const int pid : pids) text += format_text("%s%d", text.empty() ? "" : ", ", pid);
+  return text;
+}
+
+}  // namespace
+
+Slabs::Slabs(const Parts& parts, const Config& config)
+    : p_(parts),
+      config_(config),
+      slab_bytes_(parts.pool.slabs().front().bytes),
+      configured_(static_cast<std::uint32_t>(parts.pool.slabs().size())),
+      wanted_(configured_) {
+  const ByteCount share(parts.pool.stats().configured.value / kHeadroomShare);
+  if (config_.headroom.value == 0) config_.headroom = std::max(slab_bytes_, share);
+}
+
+// ---- what clients are told ----
+
+void Slabs::open(const Session& session, ProcessId process) {
+  mappers_.open(session.id(), process, session.pid());
+}
+
+Status Slabs::offer(Session& session) {
+  for (;;) {
+    wire::SlabOffer offer{p_.pool.id(), {}};
+    std::vector<int> fds;
+    std::uint32_t last = session.slabs_offered;
+    for (const Offered& each : offered_) {
+      if (each.number <= session.slabs_offered || fds.size() == limits::kFdsPerMessage) continue;
+      offer.slabs.push_back({each.slab.id, each.slab.bytes, each.slab.huge == each.slab.bytes});
+      fds.push_back(p_.pool.slab_fd(each.slab.slot));
+      last = each.number;
+    }
+    if (fds.empty()) return ok_status();
+    std::vector<std::byte> frame;
+    wire::encode(offer, frame);
+    const Status sent = p_.frames.send(session.id(), std::move(frame), std::move(fds));
+    if (!sent.ok()) return sent.error().code() == Code::kBusy ? ok_status() : sent;  // the next tick goes on
+    for (const wire::SlabOffer::Slab& slab : offer.slabs) mappers_.offered(session.id(), slab.id);
+    session.slabs_offered = last;
+  }
+}
+
+Status Slabs::tell(Session& session) {
+  for (const Gone& gone : gone_) {
+    if (!mappers_.holds(session.id(), gone.name) || mappers_.told(session.id(), gone.name)) continue;
+    if (p_.frames.retract(session.id(), gone.name)) {
+      mappers_.retracted(session.id(), gone.name);
+      continue;
+    }
+    std::vector<std::byte> frame;
+    wire::encode(wire::SlabRetire{gone.name}, frame);
+    const Status sent = p_.frames.send(session.id(), std::move(frame), {});
+    if (!sent.ok()) return sent.error().code() == Code::kBusy ? ok_status() : sent;
+    mappers_.tell(session.id(), gone.name);
+  }
+  return ok_status();
+}
+
+// Whoever may still copy into it has not unmapped it: an honest client publishes its receipt
+// before it lets go.
+bool Slabs::released(const Session& session, SlabId slab) {
+  const bool retires = told_ && p_.pool.slab(*told_).id == slab;
+  if (retires && p_.core.retiring_claims(session.id()) > 0) return false;
+  return mappers_.released(session.id(), slab);
+}
+
+// ---- slabs that come ----
+
+void Slabs::take() {
+  // The device may be asked to write into a slab as soon as the core can place a block there.
+  for (const mem::SlabInfo& slab : p_.pool.collect_offered()) {
+    offered_.push_back({++last_number_, slab});
+    if (p_.tier != nullptr) p_.tier->add_slab(slab);
+  }
+  if (p_.tier != nullptr) p_.tier->map_waiting();
+  settle_start();
+}
+
+// What could not be built at the start is not tried again by itself.
+void Slabs::settle_start() {
+  if (started_ || p_.pool.building()) return;
+  started_ = true;
+  if (p_.pool.build_failure()) wanted_ = std::max(1u, count().offered);
+}
+
+Slabs::Count Slabs::count() const {
+  Count count;
+  for (const mem::SlabInfo& slab : p_.pool.slabs()) {
+    count.offered += slab.state == mem::SlabState::kOffered ? 1 : 0;
+    count.building += slab.state < mem::SlabState::kOffered ? 1 : 0;
+  }
+  return count;
+}
+
+ByteCount Slabs::limit() const {
+  const ByteCount pool = p_.pool.stats().configured;
+  const ByteCount more = (wanted_ - std::min(wanted_, configured_)) * slab_bytes_;
+  const ByteCount less = std::min(pool, (configured_ - std::min(wanted_, configured_)) * slab_bytes_);
+  return pool + more - less + config_.headroom;
+}
+
+ByteCount Slabs::retired_bytes() const {
+  ByteCount bytes;
+  for (const Gone& gone : gone_)
+    if (gone.abandoned) bytes += gone.bytes;
+  return bytes;
+}
+
+bool Slabs::may_add(ByteCount bytes) const {
+  const mem::PoolStats pool = p_.pool.stats();
+  return pool.capacity + pool.building + pool.retiring + retired_bytes() + bytes <= limit();
+}
+
+// ---- slabs that go ----
+
+void Slabs::tick(TimePoint now) {
+  take();
+  forget_released();
+  note_quarantine(now);
+  replace(now);
+  choose(now);
+  step(now);
+}
+
+void Slabs::note_quarantine(TimePoint now) {
+  for (const mem::SlabInfo& slab : p_.pool.slabs())
+    if (slab.state == mem::SlabState::kOffered && slab.quarantined.value > 0)
+      quarantined_.try_emplace(slab.slot, now);
+}
+
+void Slabs::forget_released() {
+  std::erase_if(gone_, [&](const Gone& gone) { return gone.abandoned && !mappers_.anyone(gone.name); });
+}
+
+// So many as are wanted, as far as the limit allows.
+void Slabs::replace(TimePoint now) {
+  const Count have = count();
+  if (!started_ || have.building > 0 || have.offered >= wanted_) {
+    said_smaller_ = said_smaller_ && have.offered < wanted_;
+    return;
+  }
+  const bool failed = p_.pool.build_failure().has_value();
+  if (failed && !std::exchange(build_failed_, failed)) retry_ = now + kRetryAfter;
+  if (now < retry_) return;
+  if (!may_add(slab_bytes_)) return say_smaller();
+  build_failed_ = false;
+  const auto added = p_.pool.add(slab_bytes_);
+  if (!added.ok()) retry_ = now + kRetryAfter;
+  if (!added.ok() && !std::exchange(said_smaller_, true))
+    ORBITKV_WARN("the pool is %u slabs smaller than it should be: %s", wanted_ - have.offered,
+                 added.error().message().c_str());
+}
+
+void Slabs::say_smaller() {
+  if (std::exchange(said_smaller_, true)) return;
+  std::string who;
+  for (const Waiting& each : abandoned())
+    who += format_text("%sslab %u by %s", who.empty() ? "" : "; ", each.slab.value,
+                       pids_text(each.processes).c_str());
+  ORBITKV_WARN(
+      "the pool stays smaller until %llu MiB of retired slabs are let go of (%s); more room: "
+      "--retire-headroom",
+      mebibytes(retired_bytes()), who.empty() ? "one retires now" : who.c_str());
+}
+
+void Slabs::choose(TimePoint now) {
+  if (stopped_ || p_.core.retiring().state != RetireState::kIdle) return;
+  if (!next_) choose_quarantined(now);
+  if (!next_) choose_spare(now);
+  if (!next_) return;
+  if (p_.pool.building() && now - next_->since < kReplaceWithin) return;
+  const SlabSlot slot = next_->slot;
+  next_.reset();
+  const mem::SlabInfo slab = p_.pool.slab(slot);
+  if (!p_.core.retire_slab(slot, now).ok()) return;
+  quarantined_.erase(slot);
+  ++retired_count_;
+  ORBITKV_INFO("slab %u retires: %llu of its %llu MiB are lent, %llu KiB quarantined", slab.id.value,
+               mebibytes(slab.used), mebibytes(slab.bytes),
+               static_cast<unsigned long long>(slab.quarantined.value >> 10));
+}
+
+// The oldest first. What replaces it comes before it goes, if there is room for both.
+void Slabs::choose_quarantined(TimePoint now) {
+  const auto oldest = std::min_element(quarantined_.begin(), quarantined_.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (oldest == quarantined_.end() || now - oldest->second < config_.retire_after) return;
+  if (!started_) return;
+  next_ = Next{oldest->first, now};
+  const Count have = count();
+  if (have.building == 0 && have.offered <= wanted_ && may_add(slab_bytes_)) (void)p_.pool.add(slab_bytes_);
+}
+
+// The one that the operator named, else the emptiest.
+void Slabs::choose_spare(TimePoint now) {
+  if (count().offered <= wanted_) drained_.reset();
+  if (!started_ || count().offered <= wanted_) return;
+  std::optional<SlabSlot> best;
+  for (const mem::SlabInfo& slab : p_.pool.slabs()) {
+    if (slab.state != mem::SlabState::kOffered) continue;
+    const bool named = drained_ && slab.id == *drained_;
+    if (named || !best || slab.used < p_.pool.slab(*best).used) best = slab.slot;
+    if (named) break;
+  }
+  drained_.reset();
+  next_ = Next{*best, now};
+}
+
+// What waits for time, a receipt or the device is looked at with the ticks.
+bool Slabs::turn(TimePoint now) {
+  return more_ && step(now);
+}
+
+bool Slabs::step(TimePoint now) {
+  more_ = p_.core.retire_turn(now);
+  follow();
+  return more_;
+}
+
+void Slabs::follow() {
+  const cache::RetireReport report = p_.core.retiring();
+  if (report.state < RetireState::kClaims || report.state == RetireState::kIllegal) return;
+  if (!told_) {
+    const mem::SlabInfo& slab = p_.pool.slab(report.slab);
+    std::erase_if(offered_, [&](const Offered& each) { return each.slab.id == slab.id; });
+    gone_.push_back({slab.id, slab.bytes, false});
+    told_ = report.slab;
+  }
+  if (report.state != RetireState::kDrained) return;
+  if (p_.tier != nullptr) p_.tier->remove_slab(report.slab);
+  p_.core.abandon_slab();
+  gone_.back().abandoned = true;
+  told_.reset();
+  forget_released();
+}
+
+// A slab that goes takes a moment to relieve anybody, and only the operator brings it back.
+void Slabs::on_pressure(TimePoint now) {
+  const bool enough = wanted_ > 1 && (wanted_ - 1) * slab_bytes_ >= config_.least;
+  if (config_.least.value == 0 || !enough) return;
+  if (count().offered > wanted_ || (shrunk_.ns != 0 && now - shrunk_ < kBetweenShrinks)) return;
+  shrunk_ = now;
+  --wanted_;
+  ORBITKV_WARN(
+      "memory is short: the pool goes down to %u slabs (--pool-min; orbitkv pool add brings them back)",
+      wanted_);
+}
+
+// ---- for the operator ----
+
+Result<std::uint32_t> Slabs::add(ByteCount bytes) {
+  const std::uint64_t slabs = (bytes.value + slab_bytes_.value - 1) / slab_bytes_.value;
+  if (slabs == 0 || wanted_ + slabs > limits::kSlabs)
+    return reject(format_text("%llu slabs of %llu MiB cannot be added to %u; there may be %u in all",
+                              static_cast<unsigned long long>(slabs), mebibytes(slab_bytes_), wanted_,
+                              limits::kSlabs));
+  wanted_ += static_cast<std::uint32_t>(slabs);
+  said_smaller_ = false;
+  retry_ = {};
+  return wanted_;
+}
+
+Result<std::uint32_t> Slabs::drain(ByteCount bytes) {
+  const std::uint64_t slabs = bytes.value / slab_bytes_.value;
+  if (slabs == 0 || slabs >= wanted_)
+    return reject(format_text("of %u slabs of %llu MiB each, whole ones can be drained, and one must stay",
+                              wanted_, mebibytes(slab_bytes_)));
+  wanted_ -= static_cast<std::uint32_t>(slabs);
+  return wanted_;
+}
+
+Result<std::uint32_t> Slabs::drain(SlabId name) {
+  const auto known = [&](const Offered& each) { return each.slab.id == name; };
+  if (std::none_of(offered_.begin(), offered_.end(), known))
+    return reject(format_text("slab %u is not in use; see orbitkv pool list", name.value));
+  if (wanted_ < 2) return reject("the last slab cannot be drained; add one first");
+  if (drained_) return busy(format_text("slab %u is to be drained first", drained_->value));
+  drained_ = name;
+  return --wanted_;
+}
+
+std::vector<Slabs::Waiting> Slabs::abandoned() const {
+  std::vector<Waiting> out;
+  for (const Gone& gone : gone_)
+    if (gone.abandoned) out.push_back({gone.name, gone.bytes, mappers_.who(gone.name)});
+  return out;
+}
+
+}  // namespace orbitkv::daemon
