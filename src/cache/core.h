@@ -79,6 +79,8 @@ struct QueryPart {
   // Answer as soon as most of what must come from the tier is there and the rest is being
   // read: a restore of blocks that are not waits for them, or ends in kRecompute.
   bool early_lease = false;
+  // Of a part behind the first, read mode: of the answer to the part before. 0: not compared.
+  Revision revision = {};
 };
 struct QueryAnswer {
   std::uint32_t hit_blocks = 0;  // leading run over the parts so far: resident, loading or stored
@@ -141,6 +143,7 @@ struct RecoveryPart {
   TokenTail tail;
   std::uint32_t first = 0, total = 0;
   std::span<const BlockHash> hashes;
+  Revision revision = {};  // as in QueryPart
 };
 
 struct PublishInput {

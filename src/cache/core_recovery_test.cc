@@ -82,6 +82,13 @@ struct Hybrid {
                                    std::span(list).subspan(first, count)},
                                   t->now);
   }
+  Result<TicketAnswer> go_on(const std::vector<BlockHash>& list, std::uint32_t first, std::uint32_t count,
+                             Revision revision) {
+    return t->core->read_recovery(scheduler,
+                                  {instance_id(1), "r", kTail, first, static_cast<std::uint32_t>(list.size()),
+                                   std::span(list).subspan(first, count), revision},
+                                  t->now);
+  }
   TicketAnswer ask(TokenTail tail = kTail, std::string_view id = "r") {
     const auto list = set_of(tail);
     auto answer = ask_part(list, 0, static_cast<std::uint32_t>(list.size()), tail, id);
@@ -313,6 +320,21 @@ TEST(CoreRecovery, parts_give_what_one_list_would_give) {
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->state, TicketState::kReady);
   EXPECT_EQ(again->revision, p0->revision);
+}
+
+TEST(CoreRecovery, parts_of_two_lists_never_become_one) {
+  Mixed m;
+  const auto list = set_of(kTail);
+  auto other = list;
+  other[8] = hash_of(77);
+  const auto begun = m.ask_part(list, 0, 5);
+  const auto replaced = m.ask_part(other, 0, 5);
+  ASSERT_TRUE(begun.ok() && replaced.ok());
+  EXPECT_NE(begun->revision, replaced->revision);
+  EXPECT_EQ(code_of(m.go_on(list, 5, 4, begun->revision)), Code::kBusy);
+  const auto goes_on = m.go_on(other, 5, 4, replaced->revision);
+  ASSERT_TRUE(goes_on.ok());
+  EXPECT_EQ(goes_on->state, TicketState::kMissing);
 }
 
 TEST(CoreRecovery, another_boundary_or_list_is_a_new_revision) {

@@ -21,8 +21,10 @@ struct Asked {
   QueryAnswer read(std::uint64_t first, std::uint64_t count, std::string_view id = "r") {
     return t->read(e.scheduler, hashes(first, count), id);
   }
-  Result<QueryAnswer> ask_part(const std::vector<BlockHash>& list, std::uint32_t first, std::uint32_t count) {
+  Result<QueryAnswer> ask_part(const std::vector<BlockHash>& list, std::uint32_t first, std::uint32_t count,
+                               Revision revision = {}) {
     QueryPart part = t->part(list, "r");
+    part.revision = revision;
     part.first = first;
     part.hashes = part.hashes.subspan(first, count);
     return t->core->query(e.scheduler, part, t->now);
@@ -211,6 +213,30 @@ TEST(CoreTicket, a_list_that_changes_wins_no_time) {
     a.t.wait(seconds(1));
   }
   EXPECT_EQ(a.poll(revision).why, Missing::kTimeout);
+}
+
+// Two threads of an engine under one id: a part goes on with its own list or not at all.
+TEST(CoreTicket, parts_of_two_lists_never_become_one) {
+  Asked a;
+  const std::vector<BlockHash> one = hashes(0, 4);
+  std::vector<BlockHash> other = hashes(0, 3);
+  other.push_back(hashes(100, 1)[0]);
+  for (const bool leased : {false, true}) {
+    SCOPED_TRACE(leased ? "the list is leased already" : "fresh");
+    if (leased) ASSERT_TRUE(a.read(0, 4).lease);
+    const auto begun = a.ask_part(one, 0, 2);
+    const auto replaced = a.ask_part(other, 0, 2);
+    ASSERT_TRUE(begun.ok() && replaced.ok());
+    const auto goes_on = a.ask_part(other, 2, 2, replaced->revision);
+    ASSERT_TRUE(goes_on.ok());
+    EXPECT_EQ(goes_on->hit_blocks, 3u);
+    const auto late = a.ask_part(one, 2, 2, begun->revision);
+    ASSERT_FALSE(late.ok());
+    ASSERT_TRUE(a.t->core->release(a.e.scheduler, goes_on->lease).ok());
+  }
+  ASSERT_TRUE(a.ask_part(one, 0, 2).ok());
+  const auto second = a.ask_part(other, 0, 2);
+  EXPECT_EQ(code_of(a.ask_part(one, 2, 2, Revision(second->revision.value - 1))), Code::kBusy);
 }
 
 TEST(CoreTicket, parts_that_do_not_come_end_the_ticket) {

@@ -68,6 +68,10 @@ Error metadata_full(const mem::Budget& budget) {
                   static_cast<unsigned long long>(budget.limit().value)));
 }
 
+Error other_list() {
+  return busy("another list was asked under this request id meanwhile; ask again, or under an id of its own");
+}
+
 void ListDigest::add(std::uint64_t hash) {
   a = (std::rotl(a, 23) ^ hash) * 0x9E3779B97F4A7C15;
   b = (std::rotl(b, 31) + hash) * 0xD6E8FEB86659FD93;
@@ -172,6 +176,7 @@ Result<std::uint32_t> Leases::prepare(SessionId session, Seen& seen, QueryAnswer
     ORBITKV_RETURN_IF_ERROR(restart(index, 0, seen, answer));
     return index;
   }
+  if (part.revision.value != 0 && part.revision != lease.revision) return other_list();
   const std::uint32_t expected = again ? lease.again_next : lease.next;
   if (lease.state == LeaseState::kConsuming || part.first != expected || part.total != lease.total) {
     return out_of_order(lease.state == LeaseState::kConsuming ? 0 : expected, part);

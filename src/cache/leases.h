@@ -38,6 +38,8 @@ struct ListDigest {
 
 // The answer where a session's budget for lists is full.
 Error metadata_full(const mem::Budget& budget);
+// A part names the revision of a list that is not asked for under this id any more.
+Error other_list();
 
 struct QueryName {
   InstanceId instance;

@@ -101,6 +101,7 @@ Result<std::uint32_t> Recoveries::take_part(std::uint32_t index, const RecoveryP
   Recovery& r = recoveries_[index];
   const bool collects = r.state == RecoveryState::kCollecting;
   const bool same_set = r.tail == part.tail && r.total == part.total;
+  if (part.first != 0 && part.revision.value != 0 && part.revision != r.revision) return other_list();
   const std::uint32_t expected = collects ? r.next : r.again_next;
   if (part.first != 0 && (!same_set || part.first != expected)) return out_of_order(expected, part);
   if (collects && part.first != 0) {

@@ -43,6 +43,7 @@ Result<QueryResult> run_query(wire::QueryRequest request, std::span<const BlockH
     result.lease = reply.lease;
     result.loading = reply.loading;
     result.revision = reply.revision.value;
+    if (request.mode == wire::QueryMode::kRead) request.revision = reply.revision;
     if (request.mode != wire::QueryMode::kDiscover) continue;
     collect_positions(reply, reply.resident, result.resident);
     collect_positions(reply, reply.stored, result.stored);
@@ -74,6 +75,7 @@ Result<wire::TicketReply> run_recovery(wire::RecoveryRequest request, std::span<
     ORBITKV_ASSIGN_OR_RETURN(auto frame, command(wire::Opcode::kReadRecovery,
                                                  [&](wire::Buffer& out) { wire::encode(request, out); }));
     ORBITKV_ASSIGN_OR_RETURN(reply, wire::decode_ticket_reply(frame));
+    request.revision = reply.revision;
   }
   for (std::size_t i = 0; i < reply.leases.size(); ++i) {
     const wire::TicketLease& lease = reply.leases[i];

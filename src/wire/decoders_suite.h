@@ -237,7 +237,7 @@ inline std::vector<DecoderCase> slot_cases() {
   const auto blocks = std::as_bytes(std::span(kBlocks));
   return {
       {"query_request",
-       encoded(QueryRequest{kInstance, GroupId(2), QueryMode::kRead, "req-1", 4, 6, kHashes}),
+       encoded(QueryRequest{kInstance, GroupId(2), QueryMode::kRead, "req-1", 4, 6, kHashes, false, Revision(9)}),
        probe_frame<decode_query_request>},
       {"query_reply", encoded(QueryReply{4, 2, 5, Revision(3), kLease, {1}, {2}}),
        probe_frame<decode_query_reply>},
@@ -264,7 +264,7 @@ inline std::vector<DecoderCase> slot_cases() {
                            Revision(7),
                            {{GroupId(0), 3, kLease}, {GroupId(2), 2, kLease}}}),
        probe_frame<decode_ticket_reply>},
-      {"recovery_request", encoded(RecoveryRequest{kInstance, "req-1", 128, 512, 4, 6, kHashes}),
+      {"recovery_request", encoded(RecoveryRequest{kInstance, "req-1", 128, 512, 4, 6, kHashes, Revision(9)}),
        probe_frame<decode_recovery_request>},
       {"error_reply", encoded(ErrorReply{Code::kRecompute, "no bytes"}), probe_frame<decode_error_reply>}};
 }

@@ -10,7 +10,7 @@ namespace orbitkv::wire {
 namespace {
 
 // Fixed parts of the bodies; what follows them is counted in their fields.
-constexpr std::size_t kQueryRequestFixed = 40;
+constexpr std::size_t kQueryRequestFixed = 48;
 constexpr std::size_t kQueryReplyFixed = 40;
 constexpr std::uint32_t kReplyLoading = 1, kReplyStored = 2;  // flags
 constexpr std::size_t kPublishRequestFixed = 32;
@@ -75,6 +75,7 @@ void write_query(const QueryRequest& m, FrameBuilder& f) {
   f.put(m.total);
   f.put(u32(m.hashes.size()));
   f.zeros(4);
+  f.put(m.revision.value);
   f.array(m.hashes);
   f.text(m.request_id);
   f.finish();
@@ -115,7 +116,10 @@ Result<QueryRequest> decode_query_request(std::span<const std::byte> frame) {
   m.total = in.get<std::uint32_t>();
   const auto count = in.get<std::uint32_t>();
   in.zeros(4);
+  m.revision = Revision(in.get<std::uint64_t>());
   in.require(m.mode == QueryMode::kDiscover || m.mode == QueryMode::kRead, "unknown mode");
+  const bool goes_on = m.mode == QueryMode::kRead && m.first > 0;
+  in.require((m.revision.value != 0) == goes_on, "a part and its revision do not fit");
   in.require(early <= (m.mode == QueryMode::kRead ? 1 : 0), "unknown flags");
   in.require(id_bytes <= limits::kRequestIdBytes, "request id is too long");
   in.require(m.total <= kMaxHashes, "more hashes than a query may have");

@@ -38,6 +38,9 @@ struct QueryRequest {
   std::uint32_t total = 0;  // hashes of the whole query, <= 32 MiB / 32 bytes
   std::span<const BlockHash> hashes;
   bool early_lease = false;  // read mode: lease while the last blocks are on their way
+  // Read mode, of a part behind the first: as the reply to the part before it says, so that parts
+  // of two lists never become one. Else 0.
+  Revision revision = {};
 };
 
 struct QueryReply {
@@ -116,6 +119,7 @@ struct RecoveryRequest {
   std::uint64_t origin = 0, boundary = 0;  // tokens, origin < boundary
   std::uint32_t first = 0, total = 0;
   std::span<const BlockHash> hashes;
+  Revision revision = {};  // as in QueryRequest
 };
 
 enum class TicketState : std::uint8_t {

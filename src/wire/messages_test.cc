@@ -43,7 +43,7 @@ TEST(Messages, ViewsLieInsideTheFrame) {
   ASSERT_TRUE(m.ok());
   const auto* begin = reinterpret_cast<const char*>(frame.data());
   EXPECT_EQ(m->request_id.data() + m->request_id.size(), begin + frame.size());
-  EXPECT_EQ(static_cast<const void*>(m->hashes.data()), begin + kFrameHeaderBytes + 40);
+  EXPECT_EQ(static_cast<const void*>(m->hashes.data()), begin + kFrameHeaderBytes + 48);
 }
 
 TEST(Messages, DecodersNeedNoAlignment) {

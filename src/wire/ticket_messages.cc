@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kTicketFixed = 32;
 constexpr std::size_t kTicketReplyFixed = 24, kTicketLease = 24;
 constexpr std::uint8_t kWaits = 1;  // flags of a TicketReply
-constexpr std::size_t kRecoveryFixed = 56;
+constexpr std::size_t kRecoveryFixed = 64;
 constexpr std::size_t kSlot = limits::kDescriptorSlotBytes;
 constexpr std::uint32_t kMaxHashes =
     static_cast<std::uint32_t>(limits::kMetadataPerOperation.value / limits::kBlockHashBytes);
@@ -95,6 +95,7 @@ void encode(const RecoveryRequest& m, Buffer& out) {
   f.put(m.total);
   f.put(static_cast<std::uint32_t>(m.hashes.size()));
   f.zeros(4);
+  f.put(m.revision.value);
   f.array(m.hashes);
   f.text(m.request_id);
   f.finish();
@@ -112,6 +113,8 @@ Result<RecoveryRequest> decode_recovery_request(std::span<const std::byte> frame
   m.total = in.get<std::uint32_t>();
   const auto count = in.get<std::uint32_t>();
   in.zeros(4);
+  m.revision = Revision(in.get<std::uint64_t>());
+  in.require((m.revision.value != 0) == (m.first > 0), "a part and its revision do not fit");
   in.require(id_bytes <= limits::kRequestIdBytes, "request id is too long");
   in.require(m.origin < m.boundary, "no tokens before the boundary");
   in.require(m.total <= kMaxHashes, "more pages than a recovery may have");
