@@ -159,7 +159,7 @@ def check_file(name, text, lengths):
 
 
 def is_test(name):
-    return name.startswith("tests/") or bool(re.search(r"(_test|_suite|_rig)\.\w+$|/test_\w+\.py$", name))
+    return name.startswith(("tests/", "src/sim/")) or bool(re.search(r"(_test|_suite|_rig)\.\w+$|/test_\w+\.py$", name))
 
 
 def tracked_and_new(root):

@@ -146,6 +146,16 @@ TEST(Time, AddsAndRises) {
   EXPECT_GE(monotonic_now(), before);
 }
 
+TEST(Time, AThreadMayHaveAClockOfItsOwn) {
+  TimePoint now{7};
+  set_virtual_clock(&now);
+  EXPECT_EQ(monotonic_now(), TimePoint{7});
+  now = now + seconds(3);
+  EXPECT_EQ(monotonic_now(), TimePoint{3'000'000'007});
+  set_virtual_clock(nullptr);
+  EXPECT_NE(monotonic_now(), TimePoint{3'000'000'007});
+}
+
 TEST(Text, FormatsAndCuts) {
   EXPECT_EQ(format_text("%d of %s", 3, "four"), "3 of four");
   EXPECT_EQ(format_text("%s", std::string(5000, 'x').c_str()).size(), 1023u);

@@ -33,8 +33,9 @@ struct Fault {
 std::array<Fault, kPoints> g_faults;
 
 // The one word of the hot path.
-enum class Mode : std::uint8_t { kUnread, kOff, kOn };
+enum class Mode : std::uint8_t { kUnread, kOff, kOn, kHooked };
 std::atomic<Mode> g_mode{Mode::kUnread};
+std::atomic<FaultHook> g_hook{nullptr};
 
 struct Parsed {
   std::size_t point = 0;
@@ -117,9 +118,18 @@ Status configure_faults(std::string_view spec) {
   return status;
 }
 
+void set_fault_hook(FaultHook hook) {
+  g_hook.store(hook, std::memory_order_relaxed);
+  g_mode.store(hook ? Mode::kHooked : Mode::kOff, std::memory_order_release);
+}
+
 bool fault_hit(FaultPoint point) {
   const Mode mode = g_mode.load(std::memory_order_relaxed);
   if (__builtin_expect(mode == Mode::kOff, 1)) return false;
+  if (mode == Mode::kHooked) {
+    const FaultHook hook = g_hook.load(std::memory_order_relaxed);
+    return hook != nullptr && hook(point);
+  }
   if (mode == Mode::kUnread) {
     static const bool once = read_environment();
     (void)once;

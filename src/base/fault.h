@@ -33,4 +33,9 @@ bool fault_hit(FaultPoint point);
 // kReject names the part that cannot be read, and then nothing is active.
 Status configure_faults(std::string_view spec);
 
+// Every pass of every point is told to `hook`, and nothing else happens there: its answer is
+// that of fault_hit(). nullptr: none any more, and all is off. For simulation.
+using FaultHook = bool (*)(FaultPoint point);
+void set_fault_hook(FaultHook hook);
+
 }  // namespace orbitkv

@@ -48,6 +48,22 @@ TEST_F(Fault, TheNamedPassAloneTriggers) {
   for (int pass = 1; pass <= 3; ++pass) EXPECT_EQ(fault_hit(FaultPoint::kManagerBeforeReap), pass == 1);
 }
 
+FaultPoint g_seen = FaultPoint::kCount;
+bool see(FaultPoint point) {
+  g_seen = point;
+  return point == FaultPoint::kClientDigest;
+}
+
+TEST_F(Fault, AHookIsToldOfEveryPassAndAnswersForIt) {
+  ASSERT_EQ(error_of("client_claimed:fail:*"), "");
+  set_fault_hook(&see);
+  EXPECT_FALSE(fault_hit(FaultPoint::kClientClaimed));
+  EXPECT_EQ(g_seen, FaultPoint::kClientClaimed);
+  EXPECT_TRUE(fault_hit(FaultPoint::kClientDigest));
+  set_fault_hook(nullptr);
+  EXPECT_FALSE(fault_hit(FaultPoint::kClientDigest));
+}
+
 TEST_F(Fault, WhatCannotBeReadIsNamedAndNothingIsActive) {
   EXPECT_NE(error_of("client_claimed"), "");
   EXPECT_NE(error_of("client_claimed:fail"), "");

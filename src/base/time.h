@@ -35,5 +35,8 @@ constexpr Duration operator-(TimePoint a, TimePoint b) {
 }
 
 TimePoint monotonic_now();
+// From now on monotonic_now() of the calling thread reads this instead of the machine's clock;
+// nullptr: the machine's again. For simulation. `now` outlives its use.
+void set_virtual_clock(const TimePoint* now);
 
 }  // namespace orbitkv

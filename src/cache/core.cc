@@ -323,6 +323,16 @@ CoreStats Core::stats() const {
   return s;
 }
 
+Census Core::census() const {
+  Census census;
+  impl_->sessions.count(census);
+  impl_->operations.count(census);
+  impl_->images.count(census);
+  impl_->loads.count(census);
+  impl_->leases.count(census);
+  return census;
+}
+
 void Core::Impl::add_tier_stats(CoreStats& s) const {
   const LoadStats& in = loads.stats();
   s.loads = in.started;

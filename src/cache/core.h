@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "cache/census.h"
 #include "cache/tier.h"
 #include "cache/transitions.h"
 #include "mem/pool.h"
@@ -309,6 +310,8 @@ class Core {
   RetireStats retire_stats() const;
 
   CoreStats stats() const;
+  // Walks the tables: for checks, not for status.
+  Census census() const;
   std::vector<InstanceStats> instances() const;
 
  private:

@@ -582,6 +582,10 @@ class Walk {
     EXPECT_EQ(s.spilling, tier_.count(false));
     if (s.loading == 0) reclaimed_.clear();
     EXPECT_GE(s.loading, tier_.count(true));
+    const Census census = w_.core->census();
+    EXPECT_EQ(census.pins, census.pinned);
+    EXPECT_EQ(w_.used(), census.held + s.quarantined);
+    EXPECT_EQ(census.images[static_cast<std::size_t>(ImageState::kSealed)], s.blocks);
     EXPECT_EQ(s.quarantined_extents, quarantined_.size());
     EXPECT_EQ(s.quarantined, quarantined_.size() * slot_bytes());
     if (o_.shards == 1) {

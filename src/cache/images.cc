@@ -108,7 +108,8 @@ std::optional<mem::Extent> Images::allocate(ByteCount bytes, NodeId near) {
 }
 
 RecordId Images::make_record(const BlockKey& key, ImageEvent event) {
-  const ImageState state = next(ImageState::kFree, event);
+  ImageState state = ImageState::kFree;
+  step(state, event);
   RecordId record = kNoRecord;
   for (Residency::Insert r = table_.insert(key, record, state); r != Residency::Insert::kInserted;
        r = table_.insert(key, record, state)) {

@@ -12,6 +12,7 @@
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "cache/census.h"
 #include "cache/further_slots.h"
 #include "cache/namespaces.h"
 #include "cache/residency.h"
@@ -165,6 +166,7 @@ class Images {
   bool strip(RecordId record, SlabSlot slab);
 
   ImageStats stats() const;
+  void count(Census& census) const;
 
  private:
   struct Inflight {

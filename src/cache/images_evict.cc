@@ -104,7 +104,9 @@ ByteCount Images::give_slots_back(RecordId record, std::uint64_t unsafe_shards) 
 }
 
 ByteCount Images::take_apart(RecordId record, ImageEvent event, std::uint64_t unsafe_shards) {
-  ORBITKV_CHECK(next(table_.hot(record).state, event) == ImageState::kFree, "this image may not go yet");
+  ImageState state = table_.hot(record).state;
+  step(state, event);
+  ORBITKV_CHECK(state == ImageState::kFree, "this image may not go yet");
   const ByteCount freed = give_slots_back(record, unsafe_shards);
   const NamespaceIndex name_space = table_.hot(record).name_space;
   table_.free_record(record);

@@ -182,6 +182,7 @@ class Leases {
   void unreserve(Session& session, std::uint32_t n);
 
   LeaseStats stats() const { return stats_; }
+  void count(Census& census) const;
   std::uint32_t count(const InstanceId& instance) const;
 
  private:

@@ -86,6 +86,7 @@ class Loads {
   std::vector<RecordId> take_ended() { return std::exchange(ended_records_, {}); }
 
   const LoadStats& stats() const { return stats_; }
+  void count(Census& census) const;
   std::uint32_t count() const { return static_cast<std::uint32_t>(loads_.size() - free_.size()); }
   ByteCount bytes() const { return bytes_; }
 

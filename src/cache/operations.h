@@ -77,6 +77,7 @@ class Operations {
   std::uint32_t count() const { return count_; }
   // Indices ever used are below this.
   std::uint32_t high_water() const { return static_cast<std::uint32_t>(operations_.size()); }
+  void count(Census& census) const;
   // Open operations of a session, oldest record first.
   std::vector<OperationIndex> of_session(SessionId session) const;
 

@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "base/limits.h"
+#include "cache/census.h"
 #include "cache/images.h"
 #include "cache/transitions.h"
 #include "mem/budget.h"
@@ -36,6 +37,7 @@ class Sessions {
   Session& at(SessionId id);
   const Session& at(SessionId id) const;
   std::uint32_t living() const;  // open, stalled or closing
+  void count(Census& census) const;
 
  private:
   std::vector<Session> sessions_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -430,10 +431,23 @@ constexpr RetireState next(RetireState s, RetireEvent e) {
   return detail::kRetire.next(s, e);
 }
 
+// Which cells this process has passed, for the simulator's table: one store a step.
+template <class State, class Event>
+struct Passed {
+  static constexpr std::size_t kStates = static_cast<std::size_t>(State::kIllegal);
+  static constexpr std::size_t kEvents = static_cast<std::size_t>(Event::kCount);
+  static inline std::array<std::atomic<bool>, kStates * kEvents> cells{};
+  static void mark(State from, Event event) {
+    cells[static_cast<std::size_t>(from) * kEvents + static_cast<std::size_t>(event)].store(
+        true, std::memory_order_relaxed);
+  }
+};
+
 template <class State, class Event>
 void step(State& state, Event event) {
   const State to = next(state, event);
   ORBITKV_CHECK(to != State::kIllegal, "event not allowed in this state (cache/transitions.h)");
+  Passed<State, Event>::mark(state, event);
   state = to;
 }
 

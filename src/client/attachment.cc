@@ -31,6 +31,14 @@ Result<std::unique_ptr<Attachment>> Attachment::open(const Target& target) {
   return made;
 }
 
+std::unique_ptr<Attachment> Attachment::over(const Target& target, const wire::HelloReply& hello,
+                                             shm::ClientChannel channel) {
+  std::unique_ptr<Attachment> made(new Attachment(target, shm::Socket(UniqueFd()), shm::Peer{}));
+  made->hello_ = hello;
+  made->start(std::move(channel));
+  return made;
+}
+
 // A forked child may hold a copy of the socket: closing ours would tell the Manager nothing.
 Attachment::~Attachment() {
   hang_up();
@@ -58,11 +66,15 @@ Status Attachment::greet() {
   if (message.fds.size() != 2) return reject("the Manager's hello lacks the session's descriptors");
   ORBITKV_ASSIGN_OR_RETURN(
       auto memory, shm::SessionMemory::attach(std::move(message.fds[0]), hello_.session, hello_.epoch));
-  channel_ = std::make_unique<shm::ClientChannel>(std::move(memory), std::move(message.fds[1]));
+  start(shm::ClientChannel(std::move(memory), std::move(message.fds[1])));
+  return ok_status();
+}
+
+void Attachment::start(shm::ClientChannel channel) {
+  channel_ = std::make_unique<shm::ClientChannel>(std::move(channel));
   free_slots_ = kAllSlots;
   for (std::uint32_t i = limits::kRecords; i > 0; --i)
     free_records_.push_back({RecordIndex(i - 1), OperationId()});
-  return ok_status();
 }
 
 void Attachment::lose() {
@@ -89,8 +101,19 @@ Result<wire::Buffer> Attachment::call(wire::Opcode opcode, const Encode& encode,
 }
 
 Result<wire::Buffer> Attachment::call_in_turn(wire::Opcode opcode, const Encode& encode, TimePoint deadline) {
+  ORBITKV_ASSIGN_OR_RETURN(const Call call, begin_call(opcode, encode));
+  for (;;) {
+    const std::uint64_t seen = channel_->bell();
+    if (auto reply = poll_call(call)) return std::move(*reply);
+    const int left = ms_until(deadline);
+    if (lost() || left == 0) return give_up_call(call);
+    channel_->wait(seen, target_.spins, left);
+  }
+}
+
+Result<Attachment::Call> Attachment::begin_call(wire::Opcode opcode, const Encode& encode) {
   if (lost()) return reconnect("the Manager is gone");
-  wire::Command command{opcode, next_request_++, hello_.epoch, 0, 0};
+  Call call{{opcode, next_request_++, hello_.epoch, 0, 0}, static_cast<bool>(encode)};
   request_.clear();
   if (encode) {
     encode(request_);
@@ -99,18 +122,24 @@ Result<wire::Buffer> Attachment::call_in_turn(wire::Opcode opcode, const Encode&
     if (free_slots_ == 0)
       return busy("every descriptor slot belongs to a call that timed out; the Manager hangs");
   }
-  if (!send(command)) return busy("the command ring is full of calls that timed out; the Manager hangs");
+  if (!send(call.command)) return busy("the command ring is full of calls that timed out; the Manager hangs");
   fault_hit(FaultPoint::kClientSubmitted);
-  const auto reply = await(command, deadline);
-  if (!reply) {
-    // The Manager may still write there: the slot is out of use until the late reply.
-    if (encode) late_.emplace(command.request, command.slot);
-    return reconnect(lost() ? "the Manager went away during the call" : "the Manager did not answer in time");
-  }
+  return call;
+}
+
+std::optional<Result<wire::Buffer>> Attachment::poll_call(const Call& call) {
+  const auto reply = take_replies(call.command.request);
+  if (!reply) return std::nullopt;
   auto result = take_reply(*reply);
-  if (encode) free_slots_ |= 1u << command.slot;
+  if (call.framed) free_slots_ |= 1u << call.command.slot;
   if (!unwanted_.empty()) release_unwanted();
   return result;
+}
+
+// The Manager may still write to the slot.
+Error Attachment::give_up_call(const Call& call) {
+  if (call.framed) late_.emplace(call.command.request, call.command.slot);
+  return reconnect(lost() ? "the Manager went away during the call" : "the Manager did not answer in time");
 }
 
 bool Attachment::send(wire::Command& command) {
@@ -178,16 +207,6 @@ std::optional<wire::Reply> Attachment::take_replies(std::uint64_t request) {
     }
   }
   return std::nullopt;
-}
-
-std::optional<wire::Reply> Attachment::await(const wire::Command& sent, TimePoint deadline) {
-  for (;;) {
-    const std::uint64_t seen = channel_->bell();
-    if (auto reply = take_replies(sent.request)) return reply;
-    const int left = ms_until(deadline);
-    if (lost() || left == 0) return std::nullopt;
-    channel_->wait(seen, target_.spins, left);
-  }
 }
 
 Result<wire::Buffer> Attachment::take_reply(const wire::Reply& reply) {

@@ -43,6 +43,9 @@ class Attachment {
     SlabUser* slabs = nullptr;  // outlives the attachment
   };
   static Result<std::unique_ptr<Attachment>> open(const Target& target);
+  // Over a session that the caller has made, without a socket: for simulation.
+  static std::unique_ptr<Attachment> over(const Target& target, const wire::HelloReply& hello,
+                                          shm::ClientChannel channel);
   ~Attachment();  // no operation is open
 
   Incarnation incarnation() const { return hello_.incarnation; }
@@ -62,6 +65,16 @@ class Attachment {
   // Sends one command and returns a copy of its reply frame (empty for codes without
   // one), or the Manager's error, or kReconnect (lost, or no answer in time).
   Result<wire::Buffer> call(wire::Opcode opcode, const Encode& encode, std::uint32_t timeout_ms);
+  // Its parts, for who cannot wait inside: in turn, one call at a time.
+  struct Call {
+    wire::Command command;
+    bool framed = false;  // it has the descriptor slot
+  };
+  Result<Call> begin_call(wire::Opcode opcode, const Encode& encode);
+  // The reply; nullopt: none yet. After a value the call has ended.
+  std::optional<Result<wire::Buffer>> poll_call(const Call& call);
+  // The call ends without its reply, which may still come: its slot is out of use until then.
+  Error give_up_call(const Call& call);
 
   // ---- records ----
   // n records with fresh operation ids, word = Reserved; kBusy if fewer are free.
@@ -88,11 +101,10 @@ class Attachment {
         peer_(std::move(peer)),
         slabs_(target_.slabs) {}
   Status greet();
+  void start(shm::ClientChannel channel);
   Result<wire::Buffer> call_in_turn(wire::Opcode opcode, const Encode& encode, TimePoint deadline);
   // Takes what has come, late replies included; the answer to `request` if it was there.
   std::optional<wire::Reply> take_replies(std::uint64_t request);
-  // nullopt: no answer in time, or lost.
-  std::optional<wire::Reply> await(const wire::Command& sent, TimePoint deadline);
   Result<wire::Buffer> take_reply(const wire::Reply& reply);
   // Puts request_ into a free slot, and the command into the ring. False: that is full.
   bool send(wire::Command& command);

@@ -73,6 +73,26 @@ TEST(Attachment, AnAnsweredRefusalKeepsNoSlot) {
   }
 }
 
+TEST(Attachment, ACallInPartsIsTheSameCall) {
+  FakeManager manager;
+  auto link = manager.attach();
+  const auto call = link->begin_call(wire::Opcode::kRelease, kRelease);
+  ASSERT_TRUE(call.ok());
+  EXPECT_FALSE(link->poll_call(*call));
+  {
+    Server server(manager);
+    std::optional<Result<wire::Buffer>> reply;
+    while (!(reply = link->poll_call(*call))) std::this_thread::yield();
+    EXPECT_TRUE(reply->ok());
+  }
+  // Given up, its slot comes back with the late reply.
+  const auto given_up = link->begin_call(wire::Opcode::kRelease, kRelease);
+  EXPECT_EQ(link->give_up_call(*given_up).code(), Code::kReconnect);
+  Server server(manager);
+  for (std::uint32_t i = 0; i < 2 * limits::kDescriptorSlots; ++i)
+    ASSERT_TRUE(link->call(wire::Opcode::kRelease, kRelease, 5000).ok());
+}
+
 TEST(Attachment, AQueueOfCallersWaitsOneDeadlineForASilentManager) {
   FakeManager manager;
   auto link = manager.attach();

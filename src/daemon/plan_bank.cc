@@ -7,8 +7,9 @@ namespace {
 constexpr std::uint32_t kUnit = 64;
 }
 
-PlanBank::PlanBank() {
-  free_.emplace(0, limits::kPlanBankBytes);
+PlanBank::PlanBank(std::uint32_t bytes) {
+  ORBITKV_CHECK(bytes > 0 && bytes <= limits::kPlanBankBytes, "a plan bank lies in the session's memory");
+  free_.emplace(0, bytes);
 }
 
 std::optional<PlanBank::Range> PlanBank::allocate(std::uint32_t bytes) {

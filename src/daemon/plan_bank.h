@@ -16,7 +16,8 @@ class PlanBank {
     std::uint32_t offset = 0;
     std::uint32_t bytes = 0;
   };
-  PlanBank();
+  // Fewer bytes than the memory has: simulation fills them.
+  explicit PlanBank(std::uint32_t bytes = limits::kPlanBankBytes);
   // Rounded up to 64 bytes; nullopt: no run of that size is free.
   std::optional<Range> allocate(std::uint32_t bytes);
   void release(Range range);

@@ -18,7 +18,7 @@ bool ended(RecordState state) {
 }
 }  // namespace
 
-Session::Session(Parts parts) : parts_(std::move(parts)) {}
+Session::Session(Parts parts) : parts_(std::move(parts)), bank_(parts_.bank_bytes) {}
 
 Status Session::begin(RecordIndex record, OperationId operation) {
   Shadow& shadow = shadows_[record.value];

@@ -32,6 +32,7 @@ class Session {
     int pid = 0;  // for those who read logs and status
     shm::ManagerChannel channel;
     ProcessId process = {};
+    std::uint32_t bank_bytes = limits::kPlanBankBytes;
   };
   explicit Session(Parts parts);
 

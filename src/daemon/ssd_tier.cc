@@ -47,6 +47,10 @@ ssd::SpaceShape shape_of(const model::RankRegistration& rank, const model::Group
 
 Result<std::unique_ptr<SsdTier>> SsdTier::open(const Options& options) {
   ORBITKV_ASSIGN_OR_RETURN(auto io, ssd::make_io(options.io, options.io_options));
+  return open(options, std::move(io));
+}
+
+Result<std::unique_ptr<SsdTier>> SsdTier::open(const Options& options, std::unique_ptr<ssd::Io> io) {
   std::unique_ptr<SsdTier> tier(new SsdTier(std::move(io), options.admission));
   ORBITKV_ASSIGN_OR_RETURN(tier->store_, ssd::Store::open(options.store, *tier->io_));
   return tier;

@@ -34,6 +34,8 @@ class SsdTier final : public cache::Tier {
   };
   // Opens or makes the store and rebuilds its index. Errors name path and remedy.
   static Result<std::unique_ptr<SsdTier>> open(const Options& options);
+  // The same over an Io that is there already; Options' io and io_options mean nothing.
+  static Result<std::unique_ptr<SsdTier>> open(const Options& options, std::unique_ptr<ssd::Io> io);
 
   std::uint32_t unit() const { return store_->unit(); }  // for mem::PoolConfig
   // The pool that slots come from; once, before the core is made.

@@ -231,6 +231,10 @@ Result<std::unique_ptr<Pool>> Pool::create(const PoolConfig& config) {
   ORBITKV_RETURN_IF_ERROR(check_config(config));
   auto impl = std::make_unique<Impl>();
   impl->config = config;
+  if (config.life != 0) {
+    impl->id = config.life;
+    impl->last_allocation = std::uint64_t{config.life} << 32;
+  }
   const bool on = config.huge_pages == HugePages::kOn;
   impl->config.bytes = rounded_up(config.bytes, on ? limits::kHugePageBytes.value : kPage);
   const HostMemory memory = read_host_memory();

@@ -30,6 +30,9 @@ struct PoolConfig {
   bool numa = true;           // spread slabs over the NUMA nodes
   // For tests: slabs count as if they lay on the nodes that it describes; nothing is bound.
   std::optional<Topology> topology = std::nullopt;
+  // 0: the pool's id is random, its first allocation from clock and chance. Else both follow
+  // from this number, which rises from one life of a Manager to the next. For simulation.
+  std::uint32_t life = 0;
 };
 
 // A lent extent. Move-only; its only exits are Pool::release and Pool::quarantine.

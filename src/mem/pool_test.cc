@@ -227,6 +227,18 @@ TEST(Pool, DestroyedWhileBuildingItStops) {
   EXPECT_LT((monotonic_now() - begin).ns, seconds(2).ns);
 }
 
+TEST(Pool, NamesFollowFromALifeAndRise) {
+  PoolConfig config;
+  config.bytes = kMiB;
+  config.prefault = false;
+  config.life = 3;
+  const auto pool = Pool::create(config).value();
+  EXPECT_EQ(pool->id(), 3u);
+  Extent first = *pool->allocate(ByteCount(64));
+  EXPECT_EQ(first.allocation().value, (std::uint64_t{3} << 32) + 1);
+  pool->release(std::move(first));
+}
+
 TEST(PoolDeathTest, OpenExtentsStopTheProcessWithTheirName) {
   const auto pool = sparse_pool(4 * kMiB);
   EXPECT_DEATH(

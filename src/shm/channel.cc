@@ -86,18 +86,26 @@ void fill_bank(const SessionMemory& memory, std::uint32_t offset, std::span<cons
   copy_shared(memory.plan_bank() + offset, bytes.data(), bytes.size());
 }
 
+PassedEdges g_passed_edges{};
+
 std::optional<std::uint64_t> swap_word(RecordLayout& record, RecordWord expected, RecordWord desired,
                                        Side side) {
   ORBITKV_CHECK(may_move(expected, desired, side), "a record edge that this side does not own");
   std::uint64_t found = pack(expected);
   if (record.word.compare_exchange_strong(found, pack(desired), std::memory_order_acq_rel,
                                           std::memory_order_acquire)) {
+    g_passed_edges[static_cast<std::size_t>(expected.state)][static_cast<std::size_t>(desired.state)].store(
+        true, std::memory_order_relaxed);
     return std::nullopt;
   }
   return found;
 }
 
 }  // namespace
+
+PassedEdges& passed_edges() {
+  return g_passed_edges;
+}
 
 Result<UniqueFd> make_bell() {
   UniqueFd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -7,6 +7,8 @@
 // a lost one is recovered by the bounded recheck of whoever waits.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -23,6 +25,11 @@ inline constexpr int kRecheckMs = 10;
 
 // An eventfd for the client to ring the Manager: non-blocking, close-on-exec.
 Result<UniqueFd> make_bell();
+
+// Which record edges this process has taken, on either side, by [from][to]: for the
+// simulator's table.
+using PassedEdges = std::array<std::array<std::atomic<bool>, kRecordStates>, kRecordStates>;
+PassedEdges& passed_edges();
 
 // Where a grant lies in the plan bank, as the Manager wrote it.
 struct GrantFields {

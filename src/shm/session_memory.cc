@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -111,16 +112,32 @@ Result<SessionMemory> SessionMemory::attach(UniqueFd fd, SessionId session, Epoc
 }
 
 SessionMemory::SessionMemory(SessionMemory&& other) noexcept
-    : fd_(std::move(other.fd_)), base_(std::exchange(other.base_, nullptr)) {}
+    : fd_(std::move(other.fd_)), base_(std::exchange(other.base_, nullptr)), alias_(other.alias_) {}
 
 SessionMemory& SessionMemory::operator=(SessionMemory&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(base_, other.base_);
+  std::swap(alias_, other.alias_);
   return *this;
 }
 
 SessionMemory::~SessionMemory() {
-  if (base_ != nullptr) ::munmap(base_, SessionLayout::kBytes);
+  if (base_ != nullptr && !alias_) ::munmap(base_, SessionLayout::kBytes);
+}
+
+SessionMemory SessionMemory::alias() const {
+  SessionMemory other;
+  other.base_ = base_;
+  other.alias_ = true;
+  return other;
+}
+
+// Slots and plan bank mean nothing before somebody has written to them.
+void SessionMemory::renew(SessionId session, Epoch epoch) {
+  std::memset(base_, 0, SessionLayout::kSlots);
+  const SessionIdentity identity{kSessionMagic, wire::kAbiVersion, 0,
+                                 session.value, epoch.value,       SessionLayout::kBytes};
+  std::memcpy(base_, &identity, sizeof identity);
 }
 
 SessionHeader& SessionMemory::header() const {

@@ -111,6 +111,12 @@ class SessionMemory {
   SessionMemory& operator=(SessionMemory&&) noexcept;
   ~SessionMemory();
 
+  // For simulation, where both sides live in one process and sessions come by the thousand:
+  // the same mapping once more, for as long as this object lives; and what has served another
+  // session made fresh.
+  SessionMemory alias() const;
+  void renew(SessionId session, Epoch epoch);
+
   int fd() const { return fd_.get(); }
   SessionHeader& header() const;
   RecordLayout& record(RecordIndex index) const;                // index < limits::kRecords (checked)
@@ -123,6 +129,7 @@ class SessionMemory {
   SessionMemory() = default;
   UniqueFd fd_;
   std::byte* base_ = nullptr;
+  bool alias_ = false;  // the mapping is another object's
 };
 
 }  // namespace orbitkv::shm

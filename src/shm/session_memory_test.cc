@@ -179,5 +179,20 @@ TEST(SessionMemoryDeathTest, IndicesOutOfTheirAreaStopTheProcess) {
   EXPECT_DEATH(memory.dirty(limits::kRecords / 64), "dirty");
 }
 
+TEST(SessionMemory, AnAliasIsTheSameMappingAndARenewedOneIsFresh) {
+  SessionMemory memory = make();
+  {
+    const SessionMemory alias = memory.alias();
+    alias.record(RecordIndex(5)).word.store(99);
+    alias.header().client_bell.store(3);
+    EXPECT_EQ(alias.slot(1), memory.slot(1));
+  }
+  EXPECT_EQ(memory.record(RecordIndex(5)).word.load(), 99u);
+  memory.renew(SessionId(4), Epoch(50));
+  EXPECT_EQ(memory.record(RecordIndex(5)).word.load(), 0u);
+  EXPECT_EQ(memory.header().client_bell.load(), 0u);
+  EXPECT_TRUE(SessionMemory::attach(copy_of(memory.fd()), SessionId(4), Epoch(50)).ok());
+}
+
 }  // namespace
 }  // namespace orbitkv::shm

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,11 @@ class MemoryIo final : public QueuedFront {
 
   TimePoint now() const { return now_; }
   void advance(Duration time);  // results that are due can be reaped afterwards
+  // When the next submission on the device ends; nullopt: none is there.
+  std::optional<TimePoint> next_end() const {
+    if (running_.empty()) return std::nullopt;
+    return TimePoint{running_.begin()->first.first};
+  }
 
  private:
   using Due = std::pair<std::int64_t, std::uint64_t>;  // time, then order of submission

@@ -1,0 +1,60 @@
+#include "cache/census.h"
+
+#include "cache/images.h"
+#include "cache/leases.h"
+#include "cache/loads.h"
+#include "cache/operations.h"
+#include "cache/sessions.h"
+
+namespace orbitkv::cache {
+namespace {
+template <class State>
+void add(Census::Counts<State>& counts, State state) {
+  ++counts[static_cast<std::size_t>(state)];
+}
+}  // namespace
+
+void Sessions::count(Census& census) const {
+  for (const Session& session : sessions_) add(census.sessions, session.state);
+}
+
+void Operations::count(Census& census) const {
+  for (const Operation& op : operations_) {
+    if (!op.open) continue;
+    if (op.kind == model::PlanKind::kSave) {
+      add(census.publishes, op.publish);
+    } else {
+      add(census.restores, op.restore);
+      census.pinned += op.pinned.size();
+    }
+  }
+}
+
+void Images::count(Census& census) const {
+  for (std::uint32_t r = 0; r < table_.high_water(); ++r) {
+    const HotRecord& hot = table_.hot(RecordId(r));
+    if (hot.state == ImageState::kFree) continue;
+    add(census.images, hot.state);
+    const ColdRecord& cold = table_.cold(RecordId(r));
+    census.pins += cold.pins;
+    std::uint64_t held = cold.allocation != 0 ? cold.units : 0;
+    for (std::uint32_t i = cold.further; i != 0; i = further_.at(i).next)
+      if (further_.at(i).allocation != 0) held += further_.at(i).units;
+    census.held += held * ByteCount(kUnit);
+  }
+}
+
+void Loads::count(Census& census) const {
+  for (const Load& load : loads_)
+    if (load.state != LoadState::kEnded) add(census.loads, load.state);
+}
+
+void Leases::count(Census& census) const {
+  for (const Lease& lease : leases_) {
+    if (lease.state == LeaseState::kRetired) continue;
+    add(census.leases, lease.state);
+    census.pinned += lease.records.size();
+  }
+}
+
+}  // namespace orbitkv::cache

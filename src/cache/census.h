@@ -1,0 +1,29 @@
+// What the core's tables hold, counted object by object and not from running counters: for
+// those who check that the counters are right, and which states there are. Pure values.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/ids.h"
+#include "cache/transitions.h"
+
+namespace orbitkv::cache {
+
+struct Census {
+  template <class State>
+  using Counts = std::array<std::uint32_t, static_cast<std::size_t>(State::kIllegal)>;
+
+  Counts<SessionState> sessions{};
+  Counts<PublishState> publishes{};
+  Counts<RestoreState> restores{};
+  Counts<ImageState> images{};  // kFree: not counted
+  Counts<LoadState> loads{};    // kEnded: not counted
+  Counts<LeaseState> leases{};  // kRetired: not counted
+  ByteCount held;               // extents of the pool that images have, in any state
+  std::uint64_t pins = 0;       // as the records count them
+  std::uint64_t pinned = 0;     // as leases, queries and restores hold them
+};
+
+}  // namespace orbitkv::cache

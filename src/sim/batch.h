@@ -1,0 +1,30 @@
+// Many seeds, one after the other, in a process of their own, so that a check that stops
+// it is a finding of its seed and the rest still runs. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sim/run.h"
+
+namespace orbitkv::sim {
+
+struct SeedResult {
+  std::uint64_t seed = 0;
+  std::uint64_t operations = 0, events = 0, digest = 0;
+  std::string checker, text;  // empty: no finding; "stopped": a check of the production code
+};
+
+struct Batch {
+  std::uint64_t first = 1, count = 1;
+  RunOptions run;
+};
+
+// Calls `each` with every seed's result, in order; false ends it. `reached`: a byte a cell of
+// all_cells(), added to.
+void run_batch(const Batch& batch, std::vector<std::uint8_t>& reached,
+               const std::function<bool(const SeedResult&)>& each);
+
+}  // namespace orbitkv::sim

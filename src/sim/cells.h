@@ -1,0 +1,42 @@
+// Which cells of the state machines' tables a run has passed, and in which states faults
+// have met them. Marks are the production code's own (cache::Passed, shm::passed_edges) and
+// those of World. Cells that cannot be reached are listed in cells.cc, each with its reason.
+// Process-wide; one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cache/census.h"
+#include "shm/record_state.h"
+#include "sim/actions.h"
+
+namespace orbitkv::sim {
+
+struct Cell {
+  std::string table, row, column;
+  const char* unreachable = nullptr;  // why
+};
+
+// All cells, in a fixed order.
+const std::vector<Cell>& all_cells();
+// One byte a cell of all_cells(): what this process has reached so far, on top of what stands
+// there. `out` has all_cells().size() bytes.
+void add_reached(std::uint8_t* out);
+
+// A fault meets whatever there is now.
+void mark_fault(ActionKind fault, const cache::Census& census);
+void mark_fault(ActionKind fault, shm::RecordState state);
+
+struct Coverage {
+  std::size_t cells = 0, reached = 0;   // of those that can be reached
+  std::vector<std::string> missing;     // not reached
+  std::vector<std::string> impossible;  // reached though listed as unreachable
+};
+Coverage coverage_of(const std::uint8_t* reached);
+// The tables, one line a row.
+std::string table_text(const std::uint8_t* reached);
+
+}  // namespace orbitkv::sim

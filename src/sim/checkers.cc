@@ -1,0 +1,43 @@
+#include "sim/checkers.h"
+
+#include <numeric>
+
+namespace orbitkv::sim {
+namespace {
+
+template <class Counts>
+std::uint64_t sum(const Counts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+}
+template <class State, class Counts>
+std::uint64_t at(const Counts& counts, State state) {
+  return counts[static_cast<std::size_t>(state)];
+}
+std::string differs(const char* what, std::uint64_t counted, std::uint64_t said) {
+  return std::string(what) + ": " + std::to_string(counted) + " by recount, " + std::to_string(said) +
+         " by the running counters";
+}
+
+}  // namespace
+
+std::optional<std::string> recount(const cache::Core& core, const mem::Pool& pool) {
+  using cache::ImageState;
+  const cache::Census census = core.census();
+  const cache::CoreStats stats = core.stats();
+  const mem::PoolStats used = pool.stats();
+  if (used.used != census.held + used.quarantined)
+    return differs("bytes of the pool in use", (census.held + used.quarantined).value, used.used.value);
+  if (census.pins != census.pinned) return differs("pins of records", census.pinned, census.pins);
+  const std::uint64_t operations = sum(census.publishes) + sum(census.restores);
+  if (operations != stats.operations) return differs("open operations", operations, stats.operations);
+  if (at(census.images, ImageState::kSealed) != stats.blocks)
+    return differs("sealed images", at(census.images, ImageState::kSealed), stats.blocks);
+  if (at(census.images, ImageState::kLent) != stats.inflight_images)
+    return differs("images in flight", at(census.images, ImageState::kLent), stats.inflight_images);
+  if (sum(census.loads) != stats.loading) return differs("loads", sum(census.loads), stats.loading);
+  if (at(census.images, ImageState::kLoading) != stats.loading)
+    return differs("loading images", at(census.images, ImageState::kLoading), stats.loading);
+  return std::nullopt;
+}
+
+}  // namespace orbitkv::sim

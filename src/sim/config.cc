@@ -1,0 +1,120 @@
+#include "sim/config.h"
+
+#include "base/limits.h"
+
+namespace orbitkv::sim {
+namespace {
+
+DurationRange range_us(std::int64_t least, std::int64_t most) {
+  return {microseconds(least), microseconds(most)};
+}
+
+GroupPlan draw_group(Random& random, std::uint16_t id) {
+  GroupPlan group;
+  group.id = GroupId(id);
+  group.replicated = random.percent(25);
+  group.layers = static_cast<std::uint16_t>(random.between(1, 3));
+  group.components = static_cast<std::uint16_t>(random.between(1, 2));
+  group.rows = static_cast<std::uint32_t>(random.between(1, 3));
+  group.row_bytes = 8 * random.between(2, 12);
+  group.interleaved = random.percent(40);
+  return group;
+}
+
+void draw_spaces(Random& random, Config& config) {
+  const std::uint64_t count = random.between(1, 2);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    SpacePlan space;
+    space.index = i;
+    space.name = "model-" + std::to_string(i);
+    space.world = static_cast<std::uint16_t>(random.percent(50) ? 1 : random.between(2, 4));
+    const std::uint64_t groups = random.between(1, 2);
+    for (std::uint16_t g = 0; g < groups; ++g) space.groups.push_back(draw_group(random, g));
+    config.spaces.push_back(std::move(space));
+  }
+}
+
+void draw_engines(Random& random, Config& config) {
+  const std::uint64_t count = random.between(1, 4);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    EnginePlan engine;
+    engine.index = i;
+    engine.space = static_cast<std::uint32_t>(random.below(config.spaces.size()));
+    engine.pages = static_cast<std::uint32_t>(random.between(16, 64));
+    engine.one_process = config.spaces[engine.space].world == 1 && random.percent(50);
+    config.engines.push_back(engine);
+  }
+}
+
+void draw_limits(Random& random, Config& config) {
+  // From a handful of blocks to more than the chains have.
+  config.pool = ByteCount(random.one_of<std::uint64_t>({16, 32, 64, 128, 256, 1024}) * 1024);
+  config.core.max_blocks = random.percent(20) ? 64 : 4096;
+  config.core.lease_ttl = random.percent(30) ? milliseconds(200) : seconds(5);
+  config.core.load_wait = random.percent(30) ? milliseconds(20) : seconds(1);
+  config.core.publish_wait = random.percent(50) ? milliseconds(50) : seconds(1);
+  config.core.incomplete_ttl = seconds(2);
+  config.core.eviction_batch = ByteCount(random.one_of<std::uint64_t>({1, 4096, 16384}));
+  config.call_timeout = milliseconds(static_cast<std::int64_t>(random.between(20, 500)));
+  config.grant_wait = random.percent(30) ? milliseconds(300) : seconds(5);
+}
+
+void draw_crowding(Random& random, Config& config) {
+  config.bank_bytes = random.percent(30) ? 4096 : limits::kPlanBankBytes;
+}
+
+void draw_ssd(Random& random, Config& config) {
+  config.ssd.on = random.percent(50);
+  config.ssd.paths = static_cast<std::uint32_t>(random.between(1, 2));
+  config.ssd.segments = static_cast<std::uint32_t>(random.between(13, 20));
+  config.ssd.segment = limits::kSegmentBytesLeast;
+  config.ssd.latency = random.percent(70) ? range_us(20, 300) : range_us(100, 20'000);
+  config.ssd.depth = static_cast<std::uint32_t>(random.between(1, 16));
+  config.ssd.policy = static_cast<std::uint32_t>(random.below(3));
+  config.ssd.flush = milliseconds(static_cast<std::int64_t>(random.between(2, 500)));
+}
+
+void draw_times(Random& random, Config& config) {
+  config.gap = random.percent(50) ? range_us(5, 100) : range_us(20, 1000);
+  config.pause = range_us(500, random.one_of<std::int64_t>({2'000, 20'000, 100'000}));
+  config.burst = static_cast<std::uint32_t>(random.one_of<std::uint64_t>({5, 20, 100}));
+  config.wake = range_us(1, 30);
+  config.turn = range_us(1, 20);
+  config.copy = random.percent(70) ? range_us(1, 20) : range_us(10, 500);
+  config.frame = range_us(5, 200);
+  config.sleeps = random.percent(70);
+}
+
+// Some seeds have no faults, some have few kinds of them, some all, some many.
+void draw_weights(Random& random, Config& config) {
+  const std::uint64_t mood = random.below(10);
+  for (std::size_t i = 0; i < kActionKinds; ++i) {
+    const ActionInfo& info = info_of(static_cast<ActionKind>(i));
+    std::uint32_t weight = info.weight;
+    if (info.fault && mood < 2) weight = 0;
+    if (info.fault && mood < 6 && random.percent(70)) weight = 0;
+    if (info.fault && mood == 9) weight *= 4;
+    if (!info.fault && random.percent(15)) weight *= 3;
+    config.weights[i] = weight;
+  }
+}
+
+}  // namespace
+
+Config draw_config(std::uint64_t seed) {
+  Config config;
+  config.seed = seed;
+  Random random(seed, 0xC04Fu);
+  draw_spaces(random, config);
+  draw_engines(random, config);
+  draw_limits(random, config);
+  draw_crowding(random, config);
+  draw_ssd(random, config);
+  draw_times(random, config);
+  config.chains = static_cast<std::uint32_t>(random.between(1, 12));
+  config.chain_blocks = static_cast<std::uint32_t>(random.between(2, 16));
+  draw_weights(random, config);
+  return config;
+}
+
+}  // namespace orbitkv::sim

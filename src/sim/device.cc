@@ -1,0 +1,192 @@
+#include "sim/device.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "device/host/host_copier.h"
+#include "sim/world.h"
+
+namespace orbitkv::sim {
+namespace {
+
+// The copier of a process: batches become jobs of the device.
+class SimCopier final : public device::Copier {
+ public:
+  SimCopier(World& world, SimDevice& device, SimDevice::Owner& owner)
+      : world_(world), device_(device), owner_(owner) {}
+  ~SimCopier() override { world_.dma().orphan(owner_.process()); }
+
+  std::string name() const override { return "simulated"; }
+  Result<device::CopyTicket> submit(device::CopyBatch batch) override;
+  bool enqueued(device::CopyTicket) const override { return true; }
+  std::optional<device::CopyEnd> poll(device::CopyTicket ticket) override;
+
+ private:
+  struct Batch {
+    std::shared_ptr<CopyJob> job;
+    std::vector<device::GroupCopy> groups;
+  };
+  Place place_of(const std::byte* image, std::uint64_t bytes) const;
+
+  World& world_;
+  SimDevice& device_;
+  SimDevice::Owner& owner_;
+  std::map<std::uint64_t, Batch> batches_;
+};
+
+Place SimCopier::place_of(const std::byte* image, std::uint64_t bytes) const {
+  const auto view = owner_.view();
+  for (std::uint32_t i = 0; i < device_.slabs().size(); ++i) {
+    const auto slab = device_.slabs()[i];
+    if (image < slab.data() || image >= slab.data() + slab.size()) continue;
+    return {view->life, SlabId(i), static_cast<std::uint64_t>(image - slab.data()), view->rounded(bytes)};
+  }
+  ORBITKV_CHECK(false, "an image outside of every mapped slab");
+  return {};
+}
+
+Result<device::CopyTicket> SimCopier::submit(device::CopyBatch batch) {
+  if (owner_.doomed()) return busy("the process has died");
+  for (const device::GroupCopy& copy : batch.groups) ORBITKV_RETURN_IF_ERROR(device::validate(copy));
+  if (batch.direction == device::Direction::kRestore)
+    ORBITKV_RETURN_IF_ERROR(device::validate_destinations(batch.groups));
+  CopyJob job;
+  job.process = owner_.process();
+  job.direction = batch.direction;
+  job.entry = owner_.entry();
+  job.memory = owner_.memory();
+  job.view = owner_.view();
+  for (const device::GroupCopy& copy : batch.groups) {
+    const std::uint64_t bytes = model::slot_layout(copy.group->shape).slot_bytes;
+    std::size_t group = 0;
+    while (&job.entry->groups[group].geometry != copy.group) ++group;
+    for (const device::SlotCopy& slot : copy.slots) {
+      CopyItem item{copy.group, group, slot, place_of(slot.image, bytes)};
+      item.slot.image = job.view->slabs[item.place.slab.value].base() + item.place.offset;
+      job.items.push_back(item);
+    }
+  }
+  Batch kept{world_.dma().start(std::move(job), [owner = &owner_] { owner->copy_ended(); }), batch.groups};
+  const device::CopyTicket ticket{kept.job->id};
+  batches_.emplace(ticket.value, std::move(kept));
+  return ticket;
+}
+
+std::optional<device::CopyEnd> SimCopier::poll(device::CopyTicket ticket) {
+  const auto it = batches_.find(ticket.value);
+  if (it == batches_.end() || !it->second.job->ended) return std::nullopt;
+  const CopyJob& job = *it->second.job;
+  device::CopyEnd end{ok_status(), {}, true};
+  if (job.fails_at) end.status = recompute("the device reports an error");
+  std::size_t next = 0;
+  for (const device::GroupCopy& copy : it->second.groups) {
+    for (device::SlotCopy& slot : copy.slots) {
+      slot.digest = job.items[next].slot.digest;
+      slot.verified = job.items[next].slot.verified;
+      ++next;
+    }
+    end.stats.fragments += copy.slots.size();
+  }
+  batches_.erase(it);
+  return end;
+}
+
+std::string who(const CopyJob& job) {
+  return std::string(job.direction == device::Direction::kSave ? "save " : "restore ") +
+         std::to_string(job.id) + " of process " + std::to_string(job.process);
+}
+Use use_of(const CopyJob& job) {
+  return job.direction == device::Direction::kSave ? Use::kWrite : Use::kRead;
+}
+
+}  // namespace
+
+// ---- the device ----
+
+void SimDevice::add_slab(std::span<std::byte> slab) {
+  slabs_.push_back(slab);
+}
+
+void SimDevice::remove_slab(std::span<std::byte>) {}
+
+Result<std::unique_ptr<device::Copier>> SimDevice::new_copier(const device::CopierOptions&) {
+  return std::unique_ptr<device::Copier>(std::make_unique<SimCopier>(world_, *this, owner_));
+}
+
+// ---- copies ----
+
+Dma::Dma(World& world) : world_(world), host_(device::make_host_copier()) {}
+
+std::shared_ptr<CopyJob> Dma::start(CopyJob job, std::function<void()> done) {
+  job.id = ++last_;
+  if (std::exchange(fail_next_, false)) job.fails_at = job.items.size() / 2;
+  auto shared = std::make_shared<CopyJob>(std::move(job));
+  if (world_.plant() == Plant::kSharedExtent && !jobs_.empty())
+    shared->items[0].place = jobs_.begin()->second.first->items[0].place;
+  for (const CopyItem& item : shared->items) {
+    // From the claim on: what a plan names is the client's until its receipt.
+    if (const auto conflict = world_.ledger().take(item.place, use_of(*shared), who(*shared)))
+      world_.fail("extents", *conflict);
+    ++shared->memory->copies(item.group, item.slot.block);
+  }
+  jobs_.emplace(shared->id, std::pair(shared, std::move(done)));
+  const Duration first = std::exchange(slow_next_, std::nullopt).value_or(Duration{});
+  world_.events().after(first, [this, shared] { step(shared); });
+  world_.note(World::Note::kCopy, shared->id, shared->items.size());
+  return shared;
+}
+
+// What a dead engine reads may be given to others: nobody looks at what it gets.
+void Dma::orphan(std::uint32_t process) {
+  for (auto& [id, held] : jobs_) {
+    CopyJob& job = *held.first;
+    if (job.process != process || std::exchange(job.orphan, true)) continue;
+    if (use_of(job) == Use::kWrite) continue;
+    for (const CopyItem& item : job.items) world_.ledger().leave(item.place, Use::kRead);
+  }
+}
+
+bool Dma::running_for(std::uint32_t process) const {
+  return std::any_of(jobs_.begin(), jobs_.end(),
+                     [&](const auto& job) { return job.second.first->process == process; });
+}
+
+void Dma::step(const std::shared_ptr<CopyJob>& job) {
+  if (job->next == job->items.size() || job->fails_at == job->next) return end(job);
+  copy(*job, job->items[job->next++]);
+  if (world_.plant() == Plant::kStrayCopy && !job->ended && !job->orphan) {
+    job->ended = true;
+    jobs_.at(job->id).second();
+  }
+  auto random = world_.random(0xC0B1u, job->id, job->next);
+  const DurationRange& time = world_.config().copy;
+  world_.events().after(random.between(time.least, time.most), [this, job] { step(job); });
+}
+
+void Dma::copy(CopyJob& job, CopyItem& item) {
+  if (world_.plant() == Plant::kUnwrittenShard && job.direction == device::Direction::kSave) return;
+  const device::GroupCopy one{item.geometry, {&item.slot, 1}};
+  auto ticket = host_->submit({job.direction, {one}, {}, {}});
+  ORBITKV_CHECK(ticket.ok() && host_->poll(*ticket), "the host copier copies at once");
+  if (job.direction == device::Direction::kSave) {
+    world_.ledger().written(job.memory->content(item.group, item.slot.block));
+  } else if (world_.plant() == Plant::kWrongBytes && item.slot.verified && job.id % 8 == 7) {
+    job.memory->damage(item.group, item.slot.block);
+  }
+}
+
+// An orphan's claim has no receipt: what it wrote is never free again.
+void Dma::end(const std::shared_ptr<CopyJob>& job) {
+  job->ended = true;
+  for (const CopyItem& item : job->items) {
+    --job->memory->copies(item.group, item.slot.block);
+    if (job->orphan) continue;
+    world_.ledger().leave(item.place, use_of(*job));
+  }
+  const auto done = std::move(jobs_.at(job->id).second);
+  jobs_.erase(job->id);
+  if (!job->orphan && world_.plant() != Plant::kStrayCopy) done();
+}
+
+}  // namespace orbitkv::sim

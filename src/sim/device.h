@@ -1,0 +1,118 @@
+// The engines' devices: copies take virtual time, image by image, go on when their process
+// has died, and may fail. The bytes are moved and summed by the production host copier.
+// Each copy tells the ledger what it touches. Owned by the World; one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/transfer.h"
+#include "device/copier.h"
+#include "device/device.h"
+#include "mem/mapped_slab.h"
+#include "sim/content.h"
+#include "sim/ledger.h"
+
+namespace orbitkv::sim {
+
+class World;
+
+// The slabs of one life of the Manager, mapped by nobody's process: what a device reaches
+// whatever becomes of the processes.
+struct PoolView {
+  std::uint32_t life = 0;
+  std::vector<mem::MappedSlab> slabs;
+  std::uint32_t unit = 64;
+  // Where an address of a process's own mapping lies.
+  ByteCount rounded(std::uint64_t bytes) const { return ByteCount((bytes + unit - 1) / unit * unit); }
+};
+
+// One image of a copy.
+struct CopyItem {
+  const device::GroupGeometry* geometry = nullptr;
+  std::size_t group = 0;  // place in SpacePlan::groups
+  device::SlotCopy slot;  // image: in the view
+  Place place;
+};
+
+struct CopyJob {
+  std::uint64_t id = 0;
+  std::uint32_t process = 0;
+  device::Direction direction = device::Direction::kSave;
+  std::shared_ptr<client::Entry> entry;  // geometry; outlives its process
+  std::shared_ptr<RankMemory> memory;
+  std::shared_ptr<PoolView> view;
+  std::vector<CopyItem> items;
+  std::size_t next = 0;  // item
+  bool ended = false;
+  bool orphan = false;  // nobody asks for it any more
+  std::optional<std::size_t> fails_at;
+};
+
+class Dma {
+ public:
+  explicit Dma(World& world);
+  // Ends by itself; `done` is called then, unless it was orphaned.
+  std::shared_ptr<CopyJob> start(CopyJob job, std::function<void()> done);
+  // Its process has died. What runs goes on for a while.
+  void orphan(std::uint32_t process);
+  std::size_t running() const { return jobs_.size(); }
+  bool running_for(std::uint32_t process) const;
+
+  // Of the next copy that is started.
+  void fail_next() { fail_next_ = true; }
+  void slow_next(Duration time) { slow_next_ = time; }
+
+ private:
+  void step(const std::shared_ptr<CopyJob>& job);
+  void copy(CopyJob& job, CopyItem& item);
+  void end(const std::shared_ptr<CopyJob>& job);
+
+  World& world_;
+  std::unique_ptr<device::Copier> host_;
+  std::map<std::uint64_t, std::pair<std::shared_ptr<CopyJob>, std::function<void()>>> jobs_;
+  std::uint64_t last_ = 0;
+  bool fail_next_ = false;
+  std::optional<Duration> slow_next_;
+};
+
+// One process's device, with the copier of its one queue.
+class SimDevice final : public device::Device {
+ public:
+  // What the copier must know of its process.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual std::uint32_t process() const = 0;
+    virtual std::shared_ptr<client::Entry> entry() = 0;
+    virtual std::shared_ptr<RankMemory> memory() = 0;
+    virtual std::shared_ptr<PoolView> view() = 0;
+    virtual void copy_ended() = 0;
+    virtual bool doomed() const = 0;  // it has died: nothing that it starts now is started
+  };
+  SimDevice(World& world, Owner& owner) : world_(world), owner_(owner) {}
+
+  std::string identity() const override { return "cpu:0"; }
+  Status check_memory(std::span<const std::byte>) const override { return ok_status(); }
+  void add_slab(std::span<std::byte> slab) override;
+  void remove_slab(std::span<std::byte> slab) override;
+  std::size_t reachable_slabs() const override { return slabs_.size(); }
+  Result<device::Fence> fence(device::StreamHandle) override { return device::Fence(); }
+  Result<std::unique_ptr<device::Copier>> new_copier(const device::CopierOptions& options) override;
+
+  // Slabs in the order of their offers: the number is that of the slab.
+  const std::vector<std::span<std::byte>>& slabs() const { return slabs_; }
+  void forget_slabs() { slabs_.clear(); }
+
+ private:
+  World& world_;
+  Owner& owner_;
+  std::vector<std::span<std::byte>> slabs_;
+};
+
+}  // namespace orbitkv::sim

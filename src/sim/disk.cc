@@ -1,0 +1,189 @@
+#include "sim/disk.h"
+
+#include <cerrno>
+#include <utility>
+
+#include "sim/random.h"
+#include "sim/world.h"
+
+namespace orbitkv::sim {
+namespace {
+constexpr Duration kFarAway = seconds(1'000'000'000);
+constexpr std::uint64_t kSector = 512;
+}  // namespace
+
+// What the store sees. Every request that names memory of the pool is in the ledger from
+// its acceptance to its result.
+class Disk::WatchedIo final : public ssd::Io {
+ public:
+  WatchedIo(Disk& disk, std::uint32_t life, const ssd::IoOptions& options, ssd::Latency latency)
+      : disk_(disk), life_(life), below_(disk.disk_, options, std::move(latency)) {
+    disk_.io_ = this;
+  }
+  ~WatchedIo() override {
+    if (disk_.io_ == this) disk_.io_ = nullptr;
+  }
+
+  const char* name() const override { return below_.name(); }
+  Result<Opened> open(const std::string& path, ByteCount bytes) override { return below_.open(path, bytes); }
+  Status grow(ssd::FileIndex file, ByteCount bytes) override { return below_.grow(file, bytes); }
+  bool linked(ssd::FileIndex) const override { return true; }
+  ByteCount free_space(const std::string& path) const override { return below_.free_space(path); }
+  void add_memory(std::span<std::byte> memory) override {
+    if (disk_.slabs_follow_) slabs_.push_back(memory);
+    below_.add_memory(memory);
+  }
+  void remove_memory(std::span<std::byte> memory) override { below_.remove_memory(memory); }
+
+  std::size_t submit(std::span<const ssd::IoRequest> requests) override {
+    const std::size_t taken = below_.submit(requests);
+    for (const ssd::IoRequest& request : requests.first(taken)) watch(request);
+    return taken;
+  }
+  std::size_t reap(std::span<ssd::IoResult> results, Duration wait) override {
+    const std::size_t count = below_.reap(results, wait);
+    for (const ssd::IoResult& result : results.first(count)) unwatch(result);
+    disk_.completions_ += count;
+    return count;
+  }
+  int completion_fd() const override { return below_.completion_fd(); }
+  ssd::IoStats stats() const override { return below_.stats(); }
+
+  // Opening a store takes none of the world's time.
+  void advance(TimePoint now) {
+    if (!offset_) offset_ = now - below_.now();
+    const Duration passed = now - (below_.now() + *offset_);
+    if (passed.ns > 0) below_.advance(passed);
+  }
+  TimePoint next_result(TimePoint now) const {
+    const auto next = below_.next_end();
+    return next && offset_ ? *next + *offset_ : now + kFarAway;
+  }
+  void forget() {
+    for (const auto& [tag, uses] : uses_)
+      for (const auto& [place, use] : uses) disk_.world_.ledger().leave(place, use);
+    uses_.clear();
+  }
+
+ private:
+  std::optional<Place> place_of(std::span<const std::byte> memory) const {
+    for (std::uint32_t i = 0; i < slabs_.size(); ++i) {
+      const std::byte* base = slabs_[i].data();
+      if (memory.data() < base || memory.data() >= base + slabs_[i].size()) continue;
+      return Place{life_, SlabId(i), static_cast<std::uint64_t>(memory.data() - base),
+                   ByteCount(memory.size())};
+    }
+    return std::nullopt;
+  }
+  void watch(const ssd::IoRequest& request) {
+    auto& uses = uses_[request.tag.value];
+    const Use use = request.op == ssd::IoOp::kRead ? Use::kWrite : Use::kRead;
+    for (const auto& piece : request.pieces) {
+      const auto place = place_of(piece);
+      if (!place) continue;
+      uses.emplace_back(*place, use);
+      if (const auto conflict = disk_.world_.ledger().take(*place, use, "the disk"))
+        disk_.world_.fail("extents", *conflict);
+    }
+  }
+  void unwatch(const ssd::IoResult& result) {
+    auto uses = uses_.extract(result.tag.value);
+    if (uses.empty()) return;
+    for (const auto& [place, use] : uses.mapped()) {
+      disk_.world_.ledger().leave(place, use);
+      if (use == Use::kWrite && result.error == 0 && disk_.fault_ == Fault::kFlip) flip(place);
+    }
+  }
+  void flip(const Place& place) {
+    const std::uint64_t at = place.offset + mix(disk_.fault_word_) % place.bytes.value;
+    slabs_[place.slab.value][at] ^= std::byte{16};
+    disk_.fault_ = Fault::kNone;
+  }
+
+  Disk& disk_;
+  const std::uint32_t life_;
+  std::vector<std::span<std::byte>> slabs_;
+  std::map<std::uint64_t, std::vector<std::pair<Place, Use>>> uses_;
+  std::optional<Duration> offset_;
+  ssd::MemoryIo below_;
+};
+
+Disk::Disk(World& world) : world_(world) {}
+Disk::~Disk() = default;
+
+std::unique_ptr<ssd::Io> Disk::open(std::uint32_t life) {
+  slabs_follow_ = false;
+  fault_ = Fault::kNone;  // a store that cannot read its own start is refused, and rightly
+  ssd::IoOptions options;
+  options.depth = world_.config().ssd.depth;
+  options.tune_depth = false;
+  options.queue = 256;
+  options.faults = this;
+  const DurationRange& time = world_.config().ssd.latency;
+  const std::uint64_t seed = world_.random(0xD15Cu, life).next();
+  return std::make_unique<WatchedIo>(*this, life, options,
+                                     ssd::seeded_latency(seed, {time.least, time.most}));
+}
+
+void Disk::advance() {
+  if (io_) io_->advance(world_.now());
+}
+
+TimePoint Disk::next_result() const {
+  return io_ ? io_->next_result(world_.now()) : world_.now() + kFarAway;
+}
+
+// Most deaths are kills, after which what was reaped is there; some are losses of power.
+void Disk::crash(std::uint64_t word, std::optional<std::size_t> log) {
+  ssd::CrashRules rules;
+  rules.seed = word;
+  rules.killed_only = word % 4 != 0;
+  kept_ = disk_.after_crash(rules, log.value_or(disk_.events()));
+  if (io_) io_->forget();
+}
+
+void Disk::after_crash() {
+  if (kept_) disk_ = std::move(*kept_);
+  kept_.reset();
+}
+
+void Disk::fault_next(Fault fault, std::uint64_t word) {
+  fault_ = fault;
+  fault_word_ = word;
+}
+
+Duration Disk::delay_next(std::uint64_t word) {
+  fault_next(Fault::kDelay, word);
+  return milliseconds(static_cast<std::int64_t>(word % 2000));
+}
+
+ssd::IoFault Disk::next(const ssd::IoRequest& request) {
+  ssd::IoFault out;
+  switch (fault_) {
+    case Fault::kNone:
+    case Fault::kFlip: return out;
+    case Fault::kError:
+      out.kind = ssd::IoFault::Kind::kError;
+      out.error = EIO;
+      break;
+    case Fault::kFull:
+      if (request.op != ssd::IoOp::kWrite) return out;
+      out.kind = ssd::IoFault::Kind::kError;
+      out.error = ENOSPC;
+      break;
+    case Fault::kShort:
+      if (request.op == ssd::IoOp::kSync) return out;
+      out.kind = ssd::IoFault::Kind::kShort;
+      out.bytes = fault_word_ % 3 * kSector;
+      break;
+    case Fault::kDelay:
+      out.kind = ssd::IoFault::Kind::kDelay;
+      out.delay = milliseconds(static_cast<std::int64_t>(fault_word_ % 2000));
+      break;
+  }
+  fault_ = Fault::kNone;
+  world_.note(World::Note::kFault, static_cast<std::uint64_t>(request.op), request.offset);
+  return out;
+}
+
+}  // namespace orbitkv::sim

@@ -1,0 +1,58 @@
+// The disk of a run: a file system in memory that outlives the Manager, the Io of one life
+// over it with latencies and faults, and the ledger's view of what the device writes into
+// the pool. Owned by the ManagerNode; one thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "sim/ledger.h"
+#include "ssd/io.h"
+#include "ssd/memory_disk.h"
+#include "ssd/memory_io.h"
+
+namespace orbitkv::sim {
+
+class World;
+
+class Disk final : private ssd::IoFaults {
+ public:
+  explicit Disk(World& world);
+  ~Disk() override;
+
+  // The Io of a new life; the store owns it.
+  std::unique_ptr<ssd::Io> open(std::uint32_t life);
+  // From now on add_memory() speaks of slabs, in their order.
+  void slabs_follow() { slabs_follow_ = true; }
+  // Time has passed: results that are due can be reaped.
+  void advance();
+  // When the next result is due; far away: nothing runs.
+  TimePoint next_result() const;
+  std::size_t log() const { return disk_.events(); }
+  // The life is over: what the disk holds now, as of an entry of its log. Before the store goes.
+  void crash(std::uint64_t word, std::optional<std::size_t> log);
+  void after_crash();  // the store has gone
+
+  enum class Fault : std::uint8_t { kNone, kError, kShort, kDelay, kFull, kFlip };
+  void fault_next(Fault fault, std::uint64_t word);
+  Duration delay_next(std::uint64_t word);
+  std::uint64_t completions() const { return completions_; }
+
+ private:
+  class WatchedIo;
+  ssd::IoFault next(const ssd::IoRequest& request) override;
+
+  World& world_;
+  ssd::MemoryDisk disk_;
+  std::optional<ssd::MemoryDisk> kept_;
+  WatchedIo* io_ = nullptr;
+  bool slabs_follow_ = false;
+  Fault fault_ = Fault::kNone;
+  std::uint64_t fault_word_ = 0, completions_ = 0;
+};
+
+}  // namespace orbitkv::sim

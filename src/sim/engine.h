@@ -1,0 +1,121 @@
+// An engine: an instance of one scheduler and a worker a rank, with pages that hold what
+// they should. Carries out the actions of the program that engines do, compares every byte
+// that comes back, and starts anew when it has died. Owned by the World; one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/actions.h"
+#include "sim/config.h"
+#include "sim/content.h"
+#include "sim/process.h"
+
+namespace orbitkv::sim {
+
+class World;
+
+class Engine {
+ public:
+  Engine(World& world, const EnginePlan& plan);
+  ~Engine();
+
+  // ---- actions; nothing where there is nothing to act on ----
+  void publish(const Action& action);
+  void discover(const Action& action);
+  void read(const Action& action);
+  void restore(const Action& action);
+  void release(const Action& action);
+  void cancel(const Action& action);
+  void unregister(const Action& action);
+  void ask_status(const Action& action);
+  void leave();
+  void kill();
+  void kill_worker(const Action& action);
+
+  // Time has passed: a process may have died at a fault point.
+  void tick();
+
+  Process* process(std::uint64_t word);  // one that lives; nullptr: none
+  std::vector<Process*> processes() const;
+  bool usable() const;  // all of its processes are attached and registered
+  bool idle() const;
+  std::optional<std::string> overdue() const;
+  // Pages that no copy is about hold what they should.
+  void check_pages();
+  // It asks for nothing any more: leases are released, then its processes leave.
+  void retire();
+
+ private:
+  // A lease and the blocks that it stands for.
+  struct Held {
+    LeaseId id;
+    std::size_t group = 0;
+    std::vector<BlockNumber> blocks;
+    std::vector<std::uint32_t> consumed;  // by rank
+  };
+  // A question of the scheduler, and the lease that it leads to.
+  struct Question {
+    std::string request_id;
+    std::size_t group = 0;
+    std::vector<BlockNumber> blocks;
+    bool read = false;
+    std::uint32_t asked = 0;  // blocks whose parts have been answered
+    std::uint32_t step = 0;   // blocks a part
+    TimePoint started;
+    Duration delays;
+  };
+  // A save or a restore over the ranks.
+  struct Work {
+    std::size_t group = 0;
+    std::vector<std::uint32_t> pages;  // kHole: none
+    std::vector<BlockNumber> blocks;
+    bool save = false;
+    std::uint32_t ranks = 0;  // that have not ended
+  };
+
+  using Names = std::set<std::pair<std::size_t, std::string>>;
+
+  void start();
+  Process& scheduler();
+  void end(bool politely);
+  void on_death();
+  const SpacePlan& space() const;
+  const GroupPlan& group(std::size_t place) const { return space().groups[place]; }
+  ShardId shard_of(std::size_t group, std::uint16_t rank) const;
+  std::vector<BlockNumber> pick_blocks(const Action& action) const;
+  std::vector<std::uint32_t> take_pages(std::size_t group, std::size_t count);
+  void give_page(std::size_t group, std::uint32_t page);
+  void ask(std::shared_ptr<Question> question);
+  void on_reply(const std::shared_ptr<Question>& question, const Result<wire::Buffer>& reply);
+  void wait_for(const std::shared_ptr<Question>& question, Revision revision);
+  void poll_ticket(const std::shared_ptr<Question>& question, Revision revision);
+  void hold(const Question& question, LeaseId lease, std::uint32_t blocks);
+  void check_written(const Question& question, std::size_t block);
+  void check_visible(const Question& question, const wire::QueryReply& reply);
+  void start_rank(const std::shared_ptr<Work>& work, std::uint16_t rank, Job job);
+  void on_rank(const std::shared_ptr<Work>& work, std::uint16_t rank, const client::OperationStatus& status);
+  void check_restored(const Work& work, std::uint16_t rank, const client::OperationStatus& status);
+  void forget_lease(LeaseId id);
+  void release_lease(LeaseId id);
+
+  World& world_;
+  const EnginePlan plan_;
+  std::uint32_t generation_ = 0;
+  InstanceId instance_;
+  std::unique_ptr<Process> scheduler_;  // nullptr: the worker is it
+  std::vector<std::unique_ptr<Process>> workers_;
+  std::vector<std::vector<std::uint32_t>> free_pages_;  // by group
+  std::vector<Held> leases_;
+  std::shared_ptr<Names> asked_;  // reads under way, by group and request id
+  bool broken_ = false;           // a part of it has died
+  bool retired_ = false;          // no other takes its place
+  std::shared_ptr<std::uint32_t> alive_ = std::make_shared<std::uint32_t>(0);  // generation, for events
+};
+
+}  // namespace orbitkv::sim

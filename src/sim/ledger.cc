@@ -1,0 +1,45 @@
+#include "sim/ledger.h"
+
+#include "base/check.h"
+
+namespace orbitkv::sim {
+
+// Another use whose bytes overlap, and which one of the two writes. Extents do not nest, but
+// an I/O may name a part of one: a few that begin before are looked at.
+const Ledger::Held* Ledger::conflicting(const Place& place, Use use) const {
+  constexpr int kLooksBack = 8;
+  const Key at = key(place);
+  auto it = uses_.lower_bound(at);
+  for (int i = 0; i < kLooksBack && it != uses_.begin(); ++i) --it;
+  for (; it != uses_.end() && it->first < Key{at.life, at.slab, at.offset + place.bytes.value}; ++it) {
+    const bool same = it->first.life == at.life && it->first.slab == at.slab;
+    if (!same || it->second.end <= at.offset) continue;
+    if (use == Use::kWrite || it->second.writers > 0) return &it->second;
+  }
+  return nullptr;
+}
+
+std::optional<std::string> Ledger::take(const Place& place, Use use, const std::string& who) {
+  std::optional<std::string> conflict;
+  const auto said = [&](const Held& other) {
+    return who + (use == Use::kWrite ? " writes" : " reads") + " slab " + std::to_string(place.slab.value) +
+           " at " + std::to_string(place.offset) + ", which " + other.who +
+           (other.writers ? " still writes" : " still reads");
+  };
+  if (const Held* other = conflicting(place, use)) conflict = said(*other);
+  Held& held = uses_[key(place)];
+  held.end = std::max(held.end, place.offset + place.bytes.value);
+  ++(use == Use::kWrite ? held.writers : held.readers);
+  held.who = who;
+  return conflict;
+}
+
+void Ledger::leave(const Place& place, Use use) {
+  const auto it = uses_.find(key(place));
+  ORBITKV_CHECK(it != uses_.end(), "a use ends that never began");
+  std::uint32_t& count = use == Use::kWrite ? it->second.writers : it->second.readers;
+  ORBITKV_CHECK(count > 0, "a use ends twice");
+  if (--count == 0 && it->second.readers + it->second.writers == 0) uses_.erase(it);
+}
+
+}  // namespace orbitkv::sim

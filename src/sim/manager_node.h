@@ -1,0 +1,140 @@
+// The Manager of a run: the production host, SSD tier and operator's commands, and around
+// them what a loop, sockets and a kernel do: turns, wakes, frames, ends of processes, its
+// own death and its next life over what the disk kept. Owned by the World; one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fault.h"
+#include "daemon/control.h"
+#include "daemon/host.h"
+#include "daemon/ssd_tier.h"
+#include "mem/pool.h"
+#include "shm/session_memory.h"
+#include "sim/device.h"
+#include "sim/disk.h"
+#include "ssd/memory_disk.h"
+#include "wire/lifecycle.h"
+
+namespace orbitkv::sim {
+
+class World;
+class Process;
+
+class ManagerNode final : private daemon::Host::Owner {
+ public:
+  explicit ManagerNode(World& world);
+  ~ManagerNode() override;
+
+  // A new life. An error is a finding: what it starts from is its own work.
+  Status start();
+  bool alive() const { return host_ != nullptr; }
+  bool doomed() const { return doomed_; }  // dead at a point of the event at hand
+  std::uint32_t life() const { return life_; }
+
+  // ---- what a client's kernel does ----
+  struct Seat {
+    wire::HelloReply hello;
+    std::shared_ptr<shm::SessionMemory> memory;
+    UniqueFd bell;
+    std::shared_ptr<PoolView> view;
+  };
+  Result<Seat> attach(Process& process);
+  // Frames and ends of connections arrive; nothing if that connection is over.
+  void on_frame(Epoch from, const std::vector<std::byte>& frame);
+  void on_hang_up(Epoch from);
+  void on_process_ended(std::uint32_t process);
+  void hear(Epoch from);  // it may have rung
+
+  // ---- what happens to it ----
+  void tick();
+  void evict(ByteCount bytes);
+  void drop_space(std::uint32_t space);
+  void die(std::uint64_t word);  // `word` picks what the disk keeps
+  void die_at(FaultPoint point, std::uint32_t passes);
+  bool on_fault_point(FaultPoint point);  // from inside its turn
+  enum class WakeFault : std::uint8_t { kLose, kDelay, kDouble };
+  void fault_wake(WakeFault fault) { wake_fault_ = fault; }
+  void flip_image(std::uint64_t word);  // one bit of the pool
+  void lose_frame() { lose_frames_ = 1; }
+  void garble_frame(std::uint64_t word) { garble_frame_ = word; }
+  Disk& disk() { return disk_; }
+
+  daemon::Host& host() { return *host_; }
+  mem::Pool& pool() { return *pool_; }
+  daemon::SsdTier* tier() { return tier_.get(); }
+  // What must be out of use: claimed saves of this life's dead, by their record words.
+  ByteCount expected_quarantine() const { return expected_quarantine_; }
+  // States of the records of a session that hold an operation now.
+  std::vector<shm::RecordState> record_states(Epoch epoch) const;
+  std::vector<Epoch> epochs() const;
+
+  // ---- for faults: the memory of a session, past all protocol ----
+  std::vector<std::byte> state_of_session(Epoch epoch);  // empty: there is none
+  void restore_session(Epoch epoch, const std::vector<std::byte>& state);
+  void garble_command(Epoch epoch, std::uint64_t word);  // the last one
+  void garble_reply(Epoch epoch, std::uint64_t word);
+  void forget_client(std::uint32_t process);
+
+ private:
+  struct Peer {
+    SessionId session;
+    std::uint32_t process = 0;
+    Process* client = nullptr;  // nullptr: it has died
+    std::shared_ptr<shm::SessionMemory> memory;
+    std::uint64_t bell = 0, client_bell = 0;  // as last heard
+    std::map<OperationId, ByteCount> plans;   // bytes that a save may write
+    std::vector<std::byte> saved;             // as it was when the Manager died
+  };
+
+  Status send(SessionId session, std::vector<std::byte> frame, std::vector<int> fds) override;
+  void on_closed(daemon::Session& session) override;
+  void on_gone(daemon::Session& session) override;
+  std::string status_json() const override { return "{}"; }
+
+  Status open_store();
+  void turn();
+  bool poll_ssd();
+  void schedule(Duration delay);
+  void after_turn();
+  void on_ring();
+  Peer* peer_of(Epoch epoch);
+  daemon::Session* session_of(Epoch epoch);
+  std::optional<Epoch> epoch_of(SessionId session) const;
+  void ask(const std::string& question);
+  void note_plans(Peer& peer);
+  ByteCount claimed_saves(Peer& peer, bool poisoned);
+
+  World& world_;
+  Disk disk_;
+  std::uint32_t life_ = 0;
+  std::unique_ptr<mem::Pool> pool_;
+  std::unique_ptr<daemon::SsdTier> tier_;
+  std::unique_ptr<daemon::Host> host_;
+  std::unique_ptr<daemon::Control> control_;
+  std::shared_ptr<PoolView> view_;
+  std::map<Epoch, Peer> peers_;
+  ByteCount expected_quarantine_;
+
+  std::uint64_t turn_number_ = 0, turns_ = 0;
+  TimePoint next_turn_;  // 0: none
+  TimePoint last_busy_;
+  bool asleep_ = false;
+  std::optional<WakeFault> wake_fault_;
+  std::uint32_t lose_frames_ = 0;
+  std::optional<std::uint64_t> garble_frame_;
+  struct PointFault {
+    FaultPoint point;
+    std::uint32_t passes = 0;
+  };
+  std::optional<PointFault> point_fault_;
+  bool doomed_ = false;  // died at a point of the turn at hand
+};
+
+}  // namespace orbitkv::sim

@@ -1,0 +1,132 @@
+// The parts around the production code: time, contents, the ledger, programs, cells.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/time.h"
+#include "shm/channel.h"
+#include "sim/cells.h"
+#include "sim/content.h"
+#include "sim/events.h"
+#include "sim/ledger.h"
+#include "sim/program.h"
+
+namespace orbitkv::sim {
+namespace {
+
+TEST(Events, RunInTheOrderOfTimeAndThenOfAsking) {
+  Events events;
+  std::vector<int> ran;
+  const TimePoint start = events.now();
+  events.after(microseconds(5), [&] { ran.push_back(3); });
+  events.after(microseconds(2), [&] { ran.push_back(1); });
+  events.after(microseconds(2), [&] { ran.push_back(2); });
+  while (events.step(start + microseconds(4))) {
+  }
+  EXPECT_EQ(ran, (std::vector{1, 2}));
+  EXPECT_EQ(events.now(), start + microseconds(4));
+  EXPECT_EQ(monotonic_now(), events.now());
+}
+
+TEST(Events, AJumpMakesLateWhatWasDue) {
+  Events events;
+  const TimePoint start = events.now();
+  TimePoint ran;
+  events.after(microseconds(5), [&] { ran = events.now(); });
+  events.jump(seconds(3));
+  EXPECT_TRUE(events.step(start + seconds(9)));
+  EXPECT_EQ(ran, start + seconds(3));
+}
+
+TEST(Content, BlocksOfChainsThatPartAreTheSameBefore) {
+  for (std::uint32_t chain = 1; chain < 12; ++chain) {
+    EXPECT_EQ(block_at(chain, 0), block_at(0, 0));
+    EXPECT_NE(block_at(chain, 9), block_at(0, 9));
+  }
+  std::set<Content> contents;
+  for (std::uint32_t space = 0; space < 2; ++space)
+    for (std::uint16_t shard = 0; shard < 4; ++shard)
+      for (std::uint32_t block = 0; block < 50; ++block)
+        contents.insert(content_of({space, GroupId(1), block, ShardId(shard)}));
+  EXPECT_EQ(contents.size(), 400u);
+  EXPECT_TRUE(is_block(*contents.begin()));
+}
+
+TEST(Content, APageHoldsWhatItWasFilledWithAndNothingElse) {
+  for (const bool interleaved : {false, true}) {
+    SpacePlan space{
+        0, "x", 2, {{GroupId(0), false, 2, 2, 3, 24, interleaved}, {GroupId(1), true, 1, 1, 1, 64, false}}};
+    RankMemory memory(space, 1, 5);
+    for (std::size_t g = 0; g < 2; ++g)
+      for (std::uint32_t page = 0; page < 5; ++page) memory.fill(g, page, 100 * g + page);
+    for (std::size_t g = 0; g < 2; ++g)
+      for (std::uint32_t page = 0; page < 5; ++page) {
+        EXPECT_TRUE(memory.holds(g, page, 100 * g + page));
+        EXPECT_FALSE(memory.holds(g, page, 100 * g + page + 1));
+      }
+    memory.damage(0, 3);
+    EXPECT_FALSE(memory.holds(0, 3, 3));
+    EXPECT_TRUE(memory.holds(0, 2, 2));
+    EXPECT_EQ(memory.groups()[1].shards, 1);
+    EXPECT_FALSE(memory.groups()[1].writer);
+  }
+}
+
+TEST(LedgerTest, WritersAreAloneAndReadersAreNot) {
+  Ledger ledger;
+  const Place place{1, SlabId(0), 4096, ByteCount(512)};
+  EXPECT_FALSE(ledger.take(place, Use::kRead, "a"));
+  EXPECT_FALSE(ledger.take(place, Use::kRead, "b"));
+  EXPECT_TRUE(ledger.take(place, Use::kWrite, "c"));
+  for (int i = 0; i < 2; ++i) ledger.leave(place, Use::kRead);
+  ledger.leave(place, Use::kWrite);
+  EXPECT_FALSE(ledger.take(place, Use::kWrite, "d"));
+  const Place inside{1, SlabId(0), 4096 + 64, ByteCount(64)};
+  EXPECT_TRUE(ledger.take(inside, Use::kRead, "e"));
+  EXPECT_FALSE(ledger.take({2, SlabId(0), 4096, ByteCount(512)}, Use::kWrite, "another life"));
+  EXPECT_FALSE(ledger.take({1, SlabId(1), 4096, ByteCount(512)}, Use::kWrite, "another slab"));
+  EXPECT_FALSE(ledger.take({1, SlabId(0), 4096 + 512, ByteCount(64)}, Use::kWrite, "behind"));
+}
+
+TEST(ProgramTest, FollowsFromItsSeedAndHasFaultsOnlyWhereTheyHaveWeight) {
+  bool some_without_faults = false;
+  for (std::uint64_t seed = 1; seed < 60; ++seed) {
+    const Config config = draw_config(seed);
+    const Program program = draw_program(config, 200), again = draw_program(draw_config(seed), 200);
+    ASSERT_EQ(program.size(), 200u);
+    bool faults = false;
+    for (std::size_t i = 0; i < program.size(); ++i) {
+      ASSERT_EQ(program[i].kind, again[i].kind);
+      ASSERT_EQ(program[i].words, again[i].words);
+      if (i > 0) {
+        ASSERT_GE(program[i].time, program[i - 1].time);
+      }
+      ASSERT_GT(config.weights[static_cast<std::size_t>(program[i].kind)], 0u);
+      faults |= info_of(program[i].kind).fault;
+    }
+    some_without_faults |= !faults;
+  }
+  EXPECT_TRUE(some_without_faults);
+}
+
+TEST(Cells, EveryCellHasAPlaceAndMarksReachIt) {
+  std::vector<std::uint8_t> before(all_cells().size()), after(all_cells().size());
+  add_reached(before.data());
+  cache::Census census;
+  census.leases[static_cast<std::size_t>(cache::LeaseState::kReady)] = 1;
+  mark_fault(ActionKind::kIoError, census);
+  mark_fault(ActionKind::kJump, shm::RecordState::kActive);
+  add_reached(after.data());
+  std::set<std::string> fresh, names;
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    const Cell& cell = all_cells()[i];
+    const std::string name = cell.table + " " + cell.row + " " + cell.column;
+    EXPECT_TRUE(names.insert(name).second) << name;
+    if (after[i] != before[i]) fresh.insert(name);
+  }
+  EXPECT_EQ(fresh, (std::set<std::string>{"fault io_error lease.ready", "fault jump record.active"}));
+  EXPECT_GT(names.size(), 500u);
+}
+
+}  // namespace
+}  // namespace orbitkv::sim

@@ -1,0 +1,17 @@
+#include "sim/plants.h"
+
+#include <array>
+#include <cstddef>
+
+namespace orbitkv::sim {
+namespace {
+constexpr std::array<const char*, static_cast<std::size_t>(Plant::kCount)> kNames = {
+    "none",          "wrong_bytes",     "early_pages", "stray_copy",     "shared_extent",
+    "leaked_extent", "unwritten_shard", "lost_reply",  "lost_operation", "unheard_death"};
+}  // namespace
+
+const char* name_of(Plant plant) {
+  return kNames[static_cast<std::size_t>(plant)];
+}
+
+}  // namespace orbitkv::sim

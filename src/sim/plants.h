@@ -1,0 +1,24 @@
+// Bugs that a test plants, one for each checker, so that each is seen to catch its own.
+// They are wrong clients, devices and wires around the production code, which has none.
+#pragma once
+
+#include <cstdint>
+
+namespace orbitkv::sim {
+
+enum class Plant : std::uint8_t {
+  kNone,
+  kWrongBytes,      // a restore writes another bit into a page and calls it verified
+  kEarlyPages,      // an engine fills pages while their copies run
+  kStrayCopy,       // a copy goes on after its receipt
+  kSharedExtent,    // a device writes into an extent that nobody granted it
+  kLeakedExtent,    // the Manager forgets an extent
+  kUnwrittenShard,  // a device says that it has copied an image, and has not
+  kLostReply,       // a call never ends, and its client has no clock
+  kLostOperation,   // likewise a save or restore
+  kUnheardDeath,    // the Manager is not told that a process has ended
+  kCount,
+};
+const char* name_of(Plant plant);
+
+}  // namespace orbitkv::sim

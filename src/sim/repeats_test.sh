@@ -1,0 +1,9 @@
+#!/bin/sh
+# repeats_test.sh ORBITKV_SIM: the same seeds in two processes, whose addresses and
+# environments differ, end in the same digests.
+set -eu
+digests() { env "SIZE_OF_ENVIRONMENT=$2" "$1" --seed 3 --seeds 12 --ops 700 --digests --no-shrink | grep '^seed .* digest '; }
+first=$(digests "$1" 0)
+second=$(digests "$1" 0123456789012345678901234567890123456789)
+[ "$(echo "$first" | wc -l)" = 12 ]
+[ "$first" = "$second" ] || { printf '%s\nand then\n%s\n' "$first" "$second"; exit 1; }

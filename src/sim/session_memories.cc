@@ -1,0 +1,31 @@
+#include "sim/session_memories.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+
+namespace orbitkv::sim {
+namespace {
+using Stock = std::vector<std::unique_ptr<shm::SessionMemory>>;
+Stock& stock() {
+  static thread_local Stock memories;
+  return memories;
+}
+}  // namespace
+
+std::shared_ptr<shm::SessionMemory> session_memory(SessionId session, Epoch epoch) {
+  std::unique_ptr<shm::SessionMemory> memory;
+  if (stock().empty()) {
+    auto made = shm::SessionMemory::create(session, epoch);
+    ORBITKV_CHECK(made.ok(), made.ok() ? "" : made.error().message().c_str());
+    memory = std::make_unique<shm::SessionMemory>(std::move(*made));
+  } else {
+    memory = std::move(stock().back());
+    stock().pop_back();
+    memory->renew(session, epoch);
+  }
+  return {memory.release(), [](shm::SessionMemory* used) { stock().emplace_back(used); }};
+}
+
+}  // namespace orbitkv::sim

@@ -1,0 +1,174 @@
+#include "sim/world.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <utility>
+
+#include "base/fault.h"
+#include "sim/cells.h"
+#include "sim/checkers.h"
+#include "sim/engine.h"
+#include "sim/manager_node.h"
+#include "sim/process.h"
+
+namespace orbitkv::sim {
+namespace {
+constexpr Duration kTick = milliseconds(250);
+// Longer than every lease, image and wait of a run.
+constexpr Duration kQuiet = seconds(20);
+constexpr std::uint64_t kRecountEvery = 1024;  // events
+
+thread_local World* g_world = nullptr;
+bool on_fault_point(FaultPoint point) {
+  return g_world != nullptr && g_world->on_fault_point(point);
+}
+}  // namespace
+
+World::World(const Config& config, const Options& options)
+    : config_(config),
+      options_(options),
+      dma_(std::make_unique<Dma>(*this)),
+      manager_(std::make_unique<ManagerNode>(*this)) {
+  g_world = this;
+  set_fault_hook(&sim::on_fault_point);
+  outcome_.digest = mix(config.seed);
+}
+
+World::~World() {
+  engines_.clear();
+  manager_.reset();
+  set_fault_hook(nullptr);
+  g_world = nullptr;
+}
+
+// ---- notes ----
+
+void World::note(Note note, std::uint64_t a, std::uint64_t b) {
+  outcome_.digest =
+      mix(outcome_.digest, static_cast<std::uint64_t>(note), a, b, static_cast<std::uint64_t>(now().ns));
+}
+
+void World::say(const char* format, ...) {
+  if (!options_.trace) return;
+  char text[400];
+  va_list args;
+  va_start(args, format);
+  std::vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  char line[440];
+  std::snprintf(line, sizeof line, "%12.3f ms  %s", static_cast<double>(now().ns - 1'000'000'000) / 1e6,
+                text);
+  outcome_.trace.emplace_back(line);
+}
+
+void World::fail(const char* checker, const std::string& text) {
+  if (outcome_.finding) return;
+  outcome_.finding = Finding{checker, text, now()};
+  say("FINDING %s: %s", checker, text.c_str());
+}
+
+bool World::on_fault_point(FaultPoint point) {
+  if (point == FaultPoint::kManagerBeforeGrant || point == FaultPoint::kManagerBeforeReap)
+    return manager_->on_fault_point(point);
+  return current_ != nullptr && current_->on_fault_point(point);
+}
+
+// What there is when a fault strikes.
+void World::cover_fault(ActionKind kind) {
+  if (!manager_->alive()) return;
+  mark_fault(kind, manager_->host().core().census());
+  for (const Epoch epoch : manager_->epochs())
+    for (const shm::RecordState state : manager_->record_states(epoch)) mark_fault(kind, state);
+}
+
+// ---- running ----
+
+Engine& World::engine(std::uint64_t word) {
+  return *engines_[word % engines_.size()];
+}
+
+void World::run_until(TimePoint end) {
+  while (!failed() && events_.step(end)) {
+    if (events_.count() % kRecountEvery == 0) check_tables();
+  }
+}
+
+void World::check_tables() {
+  if (!manager_->alive() || manager_->doomed()) return;
+  if (const auto wrong = recount(manager_->host().core(), manager_->pool())) fail("conservation", *wrong);
+}
+
+void World::tick() {
+  manager_->tick();
+  for (const auto& engine : engines_) {
+    engine->tick();
+    if (const auto why = engine->overdue()) fail("waits", *why);
+  }
+  events_.after(kTick, [this] { tick(); });
+}
+
+Outcome World::run(const Program& program) {
+  if (const Status started = manager_->start(); !started.ok()) {
+    fail("restart", started.error().to_string());
+    return outcome_;
+  }
+  for (const EnginePlan& plan : config_.engines) engines_.push_back(std::make_unique<Engine>(*this, plan));
+  events_.after(kTick, [this] { tick(); });
+  run_until(now() + milliseconds(5));
+  for (const Action& action : program) {
+    run_until(action.time);
+    if (failed()) break;
+    act(action);
+  }
+  if (!failed()) quiesce();
+  outcome_.events = events_.count();
+  return outcome_;
+}
+
+// Nobody asks for anything: engines let go, time passes, and nothing may be held.
+void World::quiesce() {
+  say("the program is over");
+  for (const auto& engine : engines_) engine->retire();
+  run_until(now() + seconds(3));
+  for (const auto& engine : engines_) engine->check_pages();
+  for (const auto& engine : engines_) engine->leave();
+  run_until(now() + kQuiet);
+  for (const auto& engine : engines_) engine->kill();
+  run_until(now() + kQuiet);
+  if (!failed()) check_quiet();
+}
+
+void World::check_quiet() {
+  if (!manager_->alive()) return fail("quiet", "the Manager did not come back");
+  const cache::CoreStats stats = manager_->host().core().stats();
+  const auto nothing = [&](std::uint64_t value, const char* what) {
+    if (value != 0)
+      fail(("quiet: " + std::string(what)).c_str(),
+           std::to_string(value) + " are held though nobody is there");
+  };
+  check_tables();
+  nothing(manager_->host().live().size(), "sessions");
+  nothing(stats.sessions, "sessions of the core");
+  nothing(stats.instances, "instances");
+  nothing(stats.operations, "operations");
+  nothing(stats.leases, "leases");
+  nothing(stats.leased.value, "leased bytes");
+  nothing(stats.inflight_images, "images in flight");
+  nothing(stats.loading, "loads");
+  nothing(stats.spilling, "stores");
+  if (failed()) return;
+  if (stats.quarantined != manager_->expected_quarantine())
+    fail("quiet", std::to_string(stats.quarantined.value) +
+                      " bytes are quarantined, the claims of the dead were " +
+                      std::to_string(manager_->expected_quarantine().value));
+  manager_->host().core().evict(ByteCount(~std::uint64_t{0}), now());
+  run_until(now() + seconds(3));
+  manager_->host().core().evict(ByteCount(~std::uint64_t{0}), now());
+  const cache::CoreStats after = manager_->host().core().stats();
+  const ByteCount used = manager_->pool().stats().used;
+  if (after.blocks == 0 && used != after.quarantined)
+    fail("quiet", std::to_string(used.value) + " bytes of the pool are used and " +
+                      std::to_string(after.quarantined.value) + " quarantined, with no block left");
+}
+
+}  // namespace orbitkv::sim

@@ -1,0 +1,108 @@
+// What each action does. Words are read against what is there; an action without an object
+// does nothing.
+#include "sim/engine.h"
+#include "sim/manager_node.h"
+#include "sim/process.h"
+#include "sim/world.h"
+
+namespace orbitkv::sim {
+namespace {
+
+constexpr FaultPoint kClientPoints[] = {FaultPoint::kClientSubmitted, FaultPoint::kClientGranted,
+                                        FaultPoint::kClientClaimed, FaultPoint::kClientBeforeDrained,
+                                        FaultPoint::kClientAfterDrained};
+
+template <class Do>
+void with_process(World& world, const Action& action, Do&& what) {
+  if (Process* process = world.engine(action.words[0]).process(action.words[1])) what(*process);
+}
+
+}  // namespace
+
+void World::act(const Action& action) {
+  note(Note::kAction, action.number);
+  say("%s (action %u)", info_of(action.kind).name, action.number);
+  if (!info_of(action.kind).fault) return act_engine(action);
+  const bool at_point = action.kind == ActionKind::kKillAtPoint || action.kind == ActionKind::kKillManagerAt;
+  if (!at_point) cover_fault(action.kind);  // those are met where they strike
+  act_fault(action);
+}
+
+void World::act_engine(const Action& action) {
+  Engine& engine = this->engine(action.words[0]);
+  switch (action.kind) {
+    case ActionKind::kPublish: return engine.publish(action);
+    case ActionKind::kDiscover: return engine.discover(action);
+    case ActionKind::kRead: return engine.read(action);
+    case ActionKind::kRestore: return engine.restore(action);
+    case ActionKind::kRelease: return engine.release(action);
+    case ActionKind::kCancel: return engine.cancel(action);
+    case ActionKind::kUnregister: return engine.unregister(action);
+    case ActionKind::kStatus: return engine.ask_status(action);
+    case ActionKind::kLeave: return engine.leave();
+    case ActionKind::kEvict: return manager_->evict(ByteCount(action.words[1] % (2 * config_.pool.value)));
+    case ActionKind::kDropSpace: return manager_->drop_space(static_cast<std::uint32_t>(action.words[1] % 8));
+    default: return;
+  }
+}
+
+void World::act_fault(const Action& action) {
+  const std::uint64_t word = action.words[2];
+  switch (action.kind) {
+    case ActionKind::kKillEngine: return engine(action.words[0]).kill();
+    case ActionKind::kKillWorker: return engine(action.words[0]).kill_worker(action);
+    case ActionKind::kKillAtPoint:
+      return with_process(*this, action, [&](Process& process) {
+        process.die_at(kClientPoints[word % std::size(kClientPoints)], word >> 8 & 3);
+      });
+    case ActionKind::kKillManager: return manager_->die(word);
+    case ActionKind::kKillManagerAt:
+      return manager_->die_at(word % 2 ? FaultPoint::kManagerBeforeGrant : FaultPoint::kManagerBeforeReap,
+                              word >> 8 & 3);
+    case ActionKind::kLoseWake:
+      if (word % 2) return manager_->fault_wake(ManagerNode::WakeFault::kLose);
+      return with_process(*this, action, [](Process& process) { process.lose_wake(); });
+    case ActionKind::kDelayWake:
+      if (word % 2) return manager_->fault_wake(ManagerNode::WakeFault::kDelay);
+      return with_process(*this, action, [](Process& process) { process.delay_wake(); });
+    case ActionKind::kDoubleWake: return manager_->fault_wake(ManagerNode::WakeFault::kDouble);
+    case ActionKind::kLoseReply:
+      return with_process(*this, action, [](Process& process) { process.lose_reply(); });
+    case ActionKind::kGarbleReply:
+      return with_process(*this, action, [&](Process& p) { manager_->garble_reply(p.epoch(), word); });
+    case ActionKind::kGarbleCommand:
+      return with_process(*this, action, [&](Process& process) { process.garble_command(word); });
+    case ActionKind::kLoseFrame: return manager_->lose_frame();
+    case ActionKind::kGarbleFrame: return manager_->garble_frame(word);
+    case ActionKind::kFailCopy: return dma_->fail_next();
+    case ActionKind::kSlowCopy:
+      return dma_->slow_next(milliseconds(static_cast<std::int64_t>(1 + word % 3000)));
+    case ActionKind::kFlipImage: return manager_->flip_image(word);
+    case ActionKind::kStopEngine:
+      for (Process* process : engine(action.words[0]).processes())
+        process->stop(milliseconds(static_cast<std::int64_t>(1 + word % 3000)));
+      return;
+    case ActionKind::kJump: {
+      const Duration time = milliseconds(static_cast<std::int64_t>(1 + word % 10'000));
+      events_.jump(time);
+      return delay(time);
+    }
+    default: return act_io(action);
+  }
+}
+
+void World::act_io(const Action& action) {
+  const std::uint64_t word = action.words[2];
+  switch (action.kind) {
+    case ActionKind::kIoError: return manager_->disk().fault_next(Disk::Fault::kError, word);
+    case ActionKind::kIoShort: return manager_->disk().fault_next(Disk::Fault::kShort, word);
+    case ActionKind::kIoDelay:
+      delay(manager_->disk().delay_next(word));  // who joins that read waits for it
+      return;
+    case ActionKind::kIoFull: return manager_->disk().fault_next(Disk::Fault::kFull, word);
+    case ActionKind::kIoFlip: return manager_->disk().fault_next(Disk::Fault::kFlip, word);
+    default: return;
+  }
+}
+
+}  // namespace orbitkv::sim
