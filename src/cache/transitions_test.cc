@@ -70,23 +70,23 @@ TEST(Transitions, Load) {
 TEST(Transitions, Lease) {
   // events: part last-part last-loading last-empty landed landed-empty same-list new-list
   //         consume consume-last release cancel expire told
-  // states: P collecting parts, L loading, R ready, C consuming, M missed, X retired
-  expect_cells<LeaseState, LeaseEvent, 6, 14>("PLRCMX", {"PRLX---P---XX-",    // collecting
-                                                         "----RMLP---XX-",    // loading
-                                                         "------RPCXXXX-",    // ready
-                                                         "-------PCXXXX-",    // consuming
-                                                         "-------P---XXX",    // missed
+  // states: P collecting parts, L loading, R ready, C consuming, M missed, E retired
+  expect_cells<LeaseState, LeaseEvent, 6, 14>("PLRCME", {"PRLE---P---EE-",    // collecting
+                                                         "----RMLP---EE-",    // loading
+                                                         "------RPCEEEE-",    // ready
+                                                         "-------PCEEEE-",    // consuming
+                                                         "-------P---EEE",    // missed
                                                          "--------------"});  // retired
 }
 
 TEST(Transitions, Recovery) {
   // events: part in-memory loads no-room landed fail same-list emptied told cancel expire
-  // states: C collecting, W waiting, L loading, R ready, M missed, X retired
-  expect_cells<RecoveryState, RecoveryEvent, 6, 11>("CWLRMX", {"CRLW-M---XX",    // collecting
-                                                               "-RLW-MW--X-",    // waiting
-                                                               "----RML--X-",    // loading
-                                                               "------RX-XX",    // ready
-                                                               "--------XXX",    // missed
+  // states: C collecting, W waiting, L loading, R ready, M missed, E retired
+  expect_cells<RecoveryState, RecoveryEvent, 6, 11>("CWLRME", {"CRLW-M---EE",    // collecting
+                                                               "-RLW-MW--E-",    // waiting
+                                                               "----RML--E-",    // loading
+                                                               "------RE-EE",    // ready
+                                                               "--------EEE",    // missed
                                                                "-----------"});  // retired
 }
 

@@ -149,13 +149,12 @@ Outcome to_recovery(const orbitkv_recovery* in, RecoveryQuery& out) {
   if (recovery.request_id == nullptr) return reject("request_id is NULL");
   out.instance = to_instance(recovery.instance);
   out.request_id = recovery.request_id;
-  outcome = each<orbitkv_recovery_group>(
-      {"groups", limits::kGroups}, {recovery.groups, recovery.group_count},
-      [&](const orbitkv_recovery_group& group) {
-        auto& part = out.groups.emplace_back();
-        part.group = group.group;
-        return to_hashes(group.hashes, group.hash_count, part.hashes);
-      });
+  outcome = each<orbitkv_recovery_group>({"groups", limits::kGroups}, {recovery.groups, recovery.group_count},
+                                         [&](const orbitkv_recovery_group& group) {
+                                           auto& part = out.groups.emplace_back();
+                                           part.group = group.group;
+                                           return to_hashes(group.hashes, group.hash_count, part.hashes);
+                                         });
   out.set = {recovery.origin, recovery.boundary, out.groups};
   return outcome;
 }

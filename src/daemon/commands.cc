@@ -84,8 +84,8 @@ Status CommandServer::dispatch(Session& session, const wire::Command& command, T
 Status CommandServer::query(Session& session, TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_query_request(request_));
   const auto mode = in.mode == wire::QueryMode::kRead ? cache::QueryMode::kRead : cache::QueryMode::kDiscover;
-  const cache::QueryPart part{in.instance, in.group, mode,      in.request_id,
-                              in.first,    in.total, in.hashes, in.early_lease, in.revision};
+  const cache::QueryPart part{in.instance, in.group,  mode,           in.request_id, in.first,
+                              in.total,    in.hashes, in.early_lease, in.revision};
   ORBITKV_ASSIGN_OR_RETURN(auto answer, core_.query(session.id(), part, now));
   wire::QueryReply out;
   out.first = in.first;
@@ -156,9 +156,8 @@ Status CommandServer::poll(Session& session, TimePoint now) {
 
 Status CommandServer::read_recovery(Session& session, TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_recovery_request(request_));
-  const cache::RecoveryPart part{in.instance, in.request_id, {in.origin, in.boundary},
-                                 in.first,    in.total,      in.hashes,
-                                 in.revision};
+  const cache::RecoveryPart part{in.instance, in.request_id, {in.origin, in.boundary}, in.first, in.total,
+                                 in.hashes,   in.revision};
   ORBITKV_ASSIGN_OR_RETURN(auto answer, core_.read_recovery(session.id(), part, now));
   wire::encode(to_wire(answer), reply_);
   return ok_status();

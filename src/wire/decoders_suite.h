@@ -237,7 +237,8 @@ inline std::vector<DecoderCase> slot_cases() {
   const auto blocks = std::as_bytes(std::span(kBlocks));
   return {
       {"query_request",
-       encoded(QueryRequest{kInstance, GroupId(2), QueryMode::kRead, "req-1", 4, 6, kHashes, false, Revision(9)}),
+       encoded(
+           QueryRequest{kInstance, GroupId(2), QueryMode::kRead, "req-1", 4, 6, kHashes, false, Revision(9)}),
        probe_frame<decode_query_request>},
       {"query_reply", encoded(QueryReply{4, 2, 5, Revision(3), kLease, {1}, {2}}),
        probe_frame<decode_query_reply>},

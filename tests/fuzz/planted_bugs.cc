@@ -95,7 +95,9 @@ constexpr Bug kBugs[] = {
        return holds<decode_ticket_reply>(b, [](auto& m) { return m.hit_blocks == kMostHashes; });
      }},
     {"recovery_request",
-     [](View b) { return holds<decode_recovery_request>(b, [](auto& m) { return m.total == kMostHashes; }); }},
+     [](View b) {
+       return holds<decode_recovery_request>(b, [](auto& m) { return m.total == kMostHashes; });
+     }},
     {"error_reply",
      [](View b) { return holds<decode_error_reply>(b, [](auto& m) { return m.code == Code::kBug; }); }},
     {"plan",
