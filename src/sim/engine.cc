@@ -48,7 +48,6 @@ void Engine::start() {
   *alive_ = ++generation_;
   broken_ = false;
   leases_.clear();
-  asked_ = std::make_shared<Names>();
   const std::uint64_t name[2] = {mix(plan_.index, generation_), plan_.index};
   std::memcpy(instance_.bytes.data(), name, sizeof name);
   const std::string title = "engine " + std::to_string(plan_.index) + "." + std::to_string(generation_);
@@ -327,12 +326,8 @@ void Engine::read(const Action& action) {
   if (!usable()) return;
   const std::string request_id = "r" + std::to_string(action.words[3] % 6);
   const std::size_t group = (action.words[3] >> 8) % space().groups.size();
-  // A scheduler asks one list of a name at a time: their parts would mix.
-  if (!asked_->insert({group, request_id}).second) return;
-  const std::shared_ptr<Question> question(new Question, [asked = asked_](Question* q) {
-    asked->erase({q->group, q->request_id});
-    delete q;
-  });
+  // Others of the same name may be under way: the parts of their lists interleave.
+  auto question = std::make_shared<Question>();
   question->read = true;
   question->request_id = request_id;
   question->group = group;
@@ -355,6 +350,7 @@ void Engine::ask(std::shared_ptr<Question> q) {
     request.first = q->asked;
     request.total = total;
     request.hashes = hashes;
+    if (q->read && q->asked > 0) request.revision = q->revision;
     request.early_lease = plan_.index % 2 == 1;
     wire::encode(request, out);
   };
@@ -377,6 +373,7 @@ void Engine::on_reply(const std::shared_ptr<Question>& q, const Result<wire::Buf
              reply->hit_blocks, name_of(reply->lease).c_str(), reply->loading ? ", loading" : "");
   check_visible(*q, *reply);
   q->asked = reply->first + reply->count;
+  q->revision = reply->revision;
   if (q->asked < q->blocks.size()) return ask(q);
   if (reply->loading) return wait_for(q, reply->revision);
   if (reply->lease) hold(*q, reply->lease, reply->hit_blocks);

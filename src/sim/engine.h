@@ -6,9 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "sim/actions.h"
@@ -67,6 +65,7 @@ class Engine {
     bool read = false;
     std::uint32_t asked = 0;  // blocks whose parts have been answered
     std::uint32_t step = 0;   // blocks a part
+    Revision revision;        // of the parts so far
     TimePoint started;
     Duration delays;
   };
@@ -78,8 +77,6 @@ class Engine {
     bool save = false;
     std::uint32_t ranks = 0;  // that have not ended
   };
-
-  using Names = std::set<std::pair<std::size_t, std::string>>;
 
   void start();
   Process& scheduler();
@@ -112,9 +109,8 @@ class Engine {
   std::vector<std::unique_ptr<Process>> workers_;
   std::vector<std::vector<std::uint32_t>> free_pages_;  // by group
   std::vector<Held> leases_;
-  std::shared_ptr<Names> asked_;  // reads under way, by group and request id
-  bool broken_ = false;           // a part of it has died
-  bool retired_ = false;          // no other takes its place
+  bool broken_ = false;                                                        // a part of it has died
+  bool retired_ = false;                                                       // no other takes its place
   std::shared_ptr<std::uint32_t> alive_ = std::make_shared<std::uint32_t>(0);  // generation, for events
 };
 
