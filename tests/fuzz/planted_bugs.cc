@@ -126,6 +126,10 @@ constexpr Bug kBugs[] = {
      [](View b) {
        return holds<decode_slab_offer>(b, [](auto& m) { return m.slabs.back().bytes == limits::kSlabBytes; });
      }},
+    {"slab_retire",
+     [](View b) { return holds<decode_slab_retire>(b, [](auto& m) { return m.slab.value == 7; }); }},
+    {"slab_released",
+     [](View b) { return holds<decode_slab_released>(b, [](auto& m) { return m.slab.value == 7; }); }},
     {"status_request",
      [](View b) { return holds<decode_status_request>(b, [](auto& m) { return m.request == kOnes; }); }},
     {"status_reply",
