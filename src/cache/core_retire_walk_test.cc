@@ -79,8 +79,8 @@ class RetireWalk {
       case 3: return drain();
       case 4: {
         const auto list = some();
-        QueryPart part =
-            w_.part(list, "r" + std::to_string(pick(4)), QueryMode::kRead, static_cast<int>(e) + 1);
+        const std::string id = "r" + std::to_string(pick(4));
+        QueryPart part = w_.part(list, id, QueryMode::kRead, static_cast<int>(e) + 1);
         part.hashes = list;
         part.early_lease = pick(2) == 0;
         const auto answer = w_.core->query(engine.scheduler, part, w_.now);
