@@ -1,5 +1,6 @@
 // Slabs that retire at any moment of a random schedule.
 #include <random>
+#include <string>
 
 #include "cache/core_tier_test.h"
 
