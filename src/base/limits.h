@@ -10,6 +10,7 @@ namespace orbitkv::limits {
 
 // Sessions and operations.
 inline constexpr std::uint32_t kSessions = 64;  // live, or closed with claimed work; quarantine is the pool's
+inline constexpr std::uint32_t kProcesses = 1024;      // that have attached and are alive
 inline constexpr std::uint32_t kRecords = 1024;        // grant records = operations, a session
 inline constexpr std::uint32_t kRingEntries = 64;      // commands in flight, a session
 inline constexpr std::uint32_t kDescriptorSlots = 16;  // frames in flight, a session
@@ -65,6 +66,7 @@ inline constexpr std::uint32_t kLoads = 4096;  // block images on their way from
 
 // Memory.
 inline constexpr std::uint32_t kSlabs = 4096;
+inline constexpr std::uint32_t kRetireLooks = 4096;  // records and slots that a turn of a retirement looks at
 inline constexpr ByteCount kSlabBytes = kGiB;
 inline constexpr ByteCount kHugePageBytes = 2 * kMiB;
 inline constexpr std::uint32_t kMemoryNodes = 64;    // NUMA nodes that are told apart

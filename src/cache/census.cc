@@ -1,5 +1,7 @@
 #include "cache/census.h"
 
+#include <algorithm>
+
 #include "cache/images.h"
 #include "cache/leases.h"
 #include "cache/loads.h"
@@ -25,7 +27,8 @@ void Operations::count(Census& census) const {
       add(census.publishes, op.publish);
     } else {
       add(census.restores, op.restore);
-      census.pinned += op.pinned.size();
+      census.pinned += op.pinned.size() -
+                       static_cast<std::size_t>(std::count(op.pinned.begin(), op.pinned.end(), kNoRecord));
     }
   }
 }

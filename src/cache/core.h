@@ -113,7 +113,7 @@ enum class Missing : std::uint8_t {
   kGone,      // not there, or it could not be read
   kTimeout,   // not in time
   kNoMemory,  // no room for all of a recovery, not in time
-  kTooLarge,  // a recovery that is larger than memory
+  kTooLarge,  // a recovery that is larger than memory, or of which more must be loaded than may be at once
 };
 struct TicketLease {
   GroupId group;

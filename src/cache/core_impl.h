@@ -1,4 +1,4 @@
-// What Core is made of. Included by core.cc and core_queries.cc only.
+// What Core is made of. Included by core*.cc only.
 #pragma once
 
 #include "cache/core.h"

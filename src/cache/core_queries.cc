@@ -86,8 +86,10 @@ Status Core::release(SessionId session_id, LeaseId id) {
 Result<TicketAnswer> Core::poll(SessionId session, const TicketName& ticket, Revision revision,
                                 TimePoint now) {
   if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
-  if (ticket.kind == TicketKind::kPrefix) return impl_->leases.poll(session, ticket, revision, now);
-  return impl_->recoveries.poll(session, ticket, revision, now);
+  auto answer = ticket.kind == TicketKind::kPrefix ? impl_->leases.poll(session, ticket, revision, now)
+                                                   : impl_->recoveries.poll(session, ticket, revision, now);
+  impl_->wake(now);  // it may have ended a wait, and loads that publishers wait for
+  return answer;
 }
 
 Status Core::cancel(SessionId session, const TicketName& ticket, Revision revision) {

@@ -216,7 +216,6 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
   fresh.metadata = std::move(*metadata);
   lease = std::move(fresh);
   by_name_.emplace(lease.name, index);
-  collect(index);
   return index;
 }
 
@@ -255,7 +254,6 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
   lease.hits = kept;
   lease.run_open = kept == seen.part.first;
   lease.digest = lease.again_digest;
-  collect(index);
   return ok_status();
 }
 
@@ -310,6 +308,7 @@ void Leases::end_part(std::uint32_t index, const Seen& seen) {
   Lease& lease = leases_[index];
   if (!seen.last()) {
     step(lease.state, LeaseEvent::kPart);
+    collect(index);
   } else if (lease.records.empty()) {
     retire(index, LeaseEvent::kLastEmpty);
   } else if (lease.pending > 0) {

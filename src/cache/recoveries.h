@@ -67,7 +67,8 @@ class Recoveries {
   void expire(TimePoint now);
   // What has become of members since the last call.
   void settle(TimePoint now);
-  // Those that wait for room, in the order of their coming. Something came free, or time passed.
+  // Those that wait for room, oldest first; a new one is tried before it waits. Something came free, or time
+  // passed.
   void try_again(TimePoint now);
 
   RecoveryStats stats() const { return stats_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
 
@@ -10,7 +11,6 @@ namespace orbitkv::cache {
 
 namespace {
 
-constexpr std::uint32_t kLooks = 4096;    // records and slots that one turn looks at
 constexpr std::uint32_t kImageCost = 16;  // looks that the end of an image is worth
 
 Error slab_retires() {
@@ -51,7 +51,7 @@ bool Retirer::turn(TimePoint now) {
 bool Retirer::sweep_images(TimePoint now) {
   const Images::Store store = now < store_end_ ? Images::Store::kFirst : Images::Store::kNo;
   const std::uint32_t end = p_.images.table().high_water();
-  for (std::uint32_t looks = 0; next_ < end && looks < kLooks; ++looks) {
+  for (std::uint32_t looks = 0; next_ < end && looks < limits::kRetireLooks; ++looks) {
     const RecordId record(next_);
     if (p_.images.on_slab(record, slab_)) {
       const bool visible = p_.images.sealed(record);
@@ -76,7 +76,7 @@ bool Retirer::touches(const Operation& op) const {
 
 bool Retirer::sweep_grants(TimePoint now) {
   for (std::uint32_t looks = 0; next_ < p_.operations.high_water(); ++next_) {
-    if (looks >= kLooks) return true;
+    if (looks >= limits::kRetireLooks) return true;
     const Operation& op = p_.operations.at(OperationIndex(next_));
     looks += 1 + static_cast<std::uint32_t>(op.slots.size());
     if (op.open && touches(op)) take_grant_back(OperationIndex(next_), now);
@@ -134,7 +134,7 @@ void Retirer::settle_claims(TimePoint now) {
 // comes again.
 bool Retirer::strip() {
   std::uint32_t kept = next_;
-  const std::size_t end = std::min<std::size_t>(left_.size(), std::size_t{next_} + kLooks);
+  const std::size_t end = std::min<std::size_t>(left_.size(), std::size_t{next_} + limits::kRetireLooks);
   for (std::size_t i = next_; i < end; ++i) {
     const RecordId record = left_[i];
     if (!p_.images.on_slab(record, slab_)) continue;

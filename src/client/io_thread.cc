@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
@@ -176,7 +175,7 @@ void IoThread::run() {
 bool IoThread::drop_session() {
   link_.mine()->lose();
   // No beat comes from here on: a Manager that is still there shall see an end, not a stall.
-  ::shutdown(link_.mine()->socket().fd(), SHUT_RDWR);
+  link_.mine()->hang_up();
   if (!executors_.wait_empty()) return false;
   {
     std::lock_guard lock(registry_.mutex);

@@ -27,8 +27,7 @@ Result<QueryResult> run_query(wire::QueryRequest request, std::span<const BlockH
                               const SendCommand& command) {
   QueryResult result;
   ORBITKV_RETURN_IF_ERROR(check_id(request.request_id));
-  const std::size_t most = limits::kMetadataPerOperation.value / limits::kBlockHashBytes;
-  if (hashes.size() > most) return reject(format_text("a query has at most %zu hashes", most));
+  if (hashes.size() > kMostHashes) return reject(format_text("a query has at most %zu hashes", kMostHashes));
   request.total = static_cast<std::uint32_t>(hashes.size());
   const std::uint32_t step = wire::query_hashes_per_frame(request.request_id.size());
   for (std::uint32_t at = 0; at < request.total; at += step) {

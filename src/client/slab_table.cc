@@ -27,13 +27,6 @@ void SlabTable::Use::end() {
 }
 
 SlabTable::~SlabTable() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-    work_.notify_all();
-  }
-  if (closer_.joinable()) closer_.join();
-  for (Slabs::node_type& slab : to_close_) close(std::move(slab));
   unmap_all();
 }
 
@@ -118,8 +111,17 @@ void SlabTable::close(Slabs::node_type slab) {
   if (user_ != nullptr) user_->remove_slab(bytes_of(slab.mapped().slab));
 }
 
+// Slabs that retired and are being closed, too: afterwards the client says that it maps none.
 void SlabTable::unmap_all() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    work_.notify_all();
+  }
+  if (closer_.joinable()) closer_.join();
   const std::lock_guard lock(mutex_);
+  for (Slabs::node_type& slab : to_close_) close(std::move(slab));
+  to_close_.clear();
   while (!slabs_.empty()) {
     Slabs::node_type slab = slabs_.extract(slabs_.begin());
     if (slab.mapped().uses.load(std::memory_order_acquire) == 0) {

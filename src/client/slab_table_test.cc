@@ -136,6 +136,20 @@ TEST(SlabTable, TheUserHearsOfAllThatGo) {
   EXPECT_EQ(user.count(), 0u);
 }
 
+// Whoever says afterwards that it maps none speaks of those, too, that were being closed.
+TEST(SlabTable, UnmapsWhatRetiresBeforeItReturns) {
+  for (int round = 0; round < 50; ++round) {
+    User user;
+    SlabTable table(&user);
+    for (std::uint32_t i = 0; i < 4; ++i) table.add(slab(i));
+    table.retire(SlabId(0));
+    table.retire(SlabId(1));
+    (void)table.collect_released();
+    table.unmap_all();
+    ASSERT_EQ(user.count(), 0u);
+  }
+}
+
 // A slab in use stays as it is whoever retires it meanwhile.
 TEST(SlabTable, UsesAndRetirementFromManyThreads) {
   User user;

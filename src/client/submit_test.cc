@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "client/fake_device_suite.h"
+#include "client/fake_manager_suite.h"
 #include "device/host/host_copier.h"
 
 namespace orbitkv::client {
@@ -13,19 +14,7 @@ class Submit : public testing::Test {
  protected:
   Submit() { add(1, *host), add(7, gpu); }
   void add(std::uint64_t handle, device::Device& device) {
-    Registration registration;
-    registration.instance.bytes.fill(std::byte{1});
-    registration.name_space = "test";
-    registration.num_blocks = 8;
-    registration.block_tokens = 16;
-    registration.groups = {Group{}};
-    Layer layer;
-    layer.name = "only";
-    layer.base = pages.data();
-    layer.bytes = pages.size();
-    layer.block_stride = layer.row_bytes = 512;
-    registration.layers = {layer};
-    auto entry = std::move(*make_entry(registration, handle, device));
+    auto entry = std::move(*make_entry(one_layer(pages), handle, device));
     entry->executor = *executors.on(device);
     registry.entries.emplace(handle, std::move(entry));
   }

@@ -50,6 +50,8 @@ void Mappers::close(SessionId session, Parting parting) {
 
 void Mappers::end(ProcessId process) {
   left_.erase(process);
+  for (auto& [id, session] : sessions_)
+    if (session.process == process) session.process = {};  // it leaves nothing behind
 }
 
 bool Mappers::anyone(SlabId slab) const {

@@ -49,6 +49,17 @@ TEST(Mappers, AProcessThatLeftWithoutAWordMapsOnUntilItEnds) {
   EXPECT_EQ(mappers.processes(), 0u);
 }
 
+// The end of the process may be seen before that of its connection.
+TEST(Mappers, ASessionThatOutlivesItsProcessLeavesNothing) {
+  Mappers mappers;
+  mappers.open(kOne, ProcessId(5), 500);
+  mappers.offered(kOne, kSlab);
+  mappers.end(ProcessId(5));
+  mappers.close(kOne, Mappers::Parting::kUnknown);
+  EXPECT_FALSE(mappers.anyone(kSlab));
+  EXPECT_EQ(mappers.processes(), 0u);
+}
+
 TEST(Mappers, GoodbyeAndARetractedOfferLeaveNothing) {
   Mappers mappers;
   mappers.open(kOne, ProcessId(5), 500);

@@ -6,26 +6,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/limits.h"
 #include "base/text.h"
+#include "shm/bootstrap.h"
 
 namespace orbitkv::daemon {
-namespace {
-
-constexpr std::size_t kMost = 1024;
-
-bool ended(const UniqueFd& pidfd) {
-  pollfd one{pidfd.get(), POLLIN, 0};
-  return ::poll(&one, 1, 0) == 1;
-}
-
-}  // namespace
-
-// A process id is given again as soon as its process has ended.
+// A process id is given again as soon as its process has ended. 0: of a PID namespace that we
+// cannot see; each session is its own.
 Result<ProcessId> Processes::enter(int pid, const UniqueFd& pidfd) {
   for (const Process& each : processes_)
-    if (each.pid == pid && !ended(each.pidfd)) return each.id;
-  if (processes_.size() >= kMost)
-    return busy(format_text("%zu processes that have attached are alive; end some", kMost));
+    if (pid > 0 && each.pid == pid && !shm::process_ended(each.pidfd)) return each.id;
+  if (processes_.size() >= limits::kProcesses)
+    return busy(format_text("%u processes that have attached are alive; end some", limits::kProcesses));
   UniqueFd copy(::fcntl(pidfd.get(), F_DUPFD_CLOEXEC, 0));
   if (!copy.valid()) return errno_error("cannot duplicate a pidfd");
   processes_.push_back({ProcessId(++last_), pid, std::move(copy)});

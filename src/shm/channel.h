@@ -130,7 +130,7 @@ class ClientChannel {
   void wait(std::uint64_t seen, std::uint32_t spins, int timeout_ms);
   // Wakes this process's own waiters (close, lost Manager).
   void wake_waiters();
-  // A sign of life: one store. The thread that serves the socket, once a second or more often.
+  // A sign of life: one addition. The thread that serves the socket, once a second or more often.
   void beat();
 
  private:

@@ -1,4 +1,4 @@
-// Bugs that a test plants, one for each checker, so that each is seen to catch its own.
+// Bugs that a test plants, so that checkers are seen to catch them (docs/simulator.md).
 // They are wrong clients, devices and wires around the production code, which has none.
 #pragma once
 

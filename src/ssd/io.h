@@ -85,10 +85,10 @@ class Io {
   // Of the file system in which the path lies or would be made.
   virtual ByteCount free_space(const std::string& path) const = 0;
   // Memory that requests will name often (slabs, buffers of the store). Not necessary for
-  // use; failure (memlock limit) costs speed only and is logged once. Both take effect in
-  // order with submit(), soon, large memory in steps within reap() that completion_fd() asks
-  // for: stats().registered says what is pinned. remove_memory(): as
-  // it was added, and no request with it is in flight.
+  // use; failure (memlock limit) costs speed only and is logged once. In order with submit();
+  // large memory is added in steps within reap() that completion_fd() asks for, and
+  // stats().registered says what is pinned. remove_memory(): at once, as it was added, and no
+  // request with it is in flight.
   virtual void add_memory(std::span<std::byte> memory) = 0;
   virtual void remove_memory(std::span<std::byte> memory) = 0;
 
