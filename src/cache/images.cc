@@ -26,6 +26,7 @@ Images::Images(const Config& config, mem::Pool& pool, Namespaces& namespaces)
     : pool_(pool),
       namespaces_(namespaces),
       eviction_batch_(config.eviction_batch),
+      protected_percent_(config.protected_percent),
       table_(config.table),
       further_(further_capacity(config.table.max_blocks)) {}
 
@@ -134,7 +135,7 @@ RecordId Images::make_inflight(const SlotWant& want) {
   }
   inflight_[i] = Inflight{};
   inflight_[i].record = record;
-  table_.hot(record).shards = want.shards;
+  table_.hot(record).shards = static_cast<std::uint8_t>(want.shards);
   table_.cold(record).prev = i;
   ++stats_.inflight;
   return record;

@@ -5,6 +5,7 @@
 // load_done or load_failed; a dropped image keeps its bytes until the last pin or read.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -30,6 +31,10 @@ struct ImageSlot {
   std::uint32_t further = 0;
 };
 
+// Who brings, reads or pins images. What only speculative uses touch goes first when memory
+// is short, and they refresh nothing.
+enum class Use : std::uint8_t { kForeground, kSpeculative };
+
 enum class SlotState : std::uint8_t { kAbsent, kLent, kLoading, kCommitted };
 
 struct SlotWords {
@@ -53,6 +58,7 @@ struct LoadWant {
   std::uint16_t shards = 1;
   ByteCount bytes;                   // of one slot
   const ShardNodes* near = nullptr;  // where the bytes are wanted; nullptr: not known
+  Use use = Use::kForeground;        // kSpeculative: it lands reclaimable
 };
 
 struct ImageStats {
@@ -60,6 +66,7 @@ struct ImageStats {
   std::uint64_t pinned_images = 0, held = 0;  // held: a device reads them
   std::uint64_t evicted = 0, abandoned = 0, quarantined_extents = 0;
   ByteCount evicted_bytes, pinned;
+  std::array<std::uint64_t, kEvictionClasses> evicted_of{};  // by class
 };
 
 // Asked about images that are about to be evicted.
@@ -79,6 +86,8 @@ class Images {
   struct Config {
     Residency::Config table;
     ByteCount eviction_batch;
+    // Of the pool and of the table: what may be retained. 0: plain recency.
+    std::uint32_t protected_percent = 0;
   };
   Images(const Config& config, mem::Pool& pool, Namespaces& namespaces);
   // Gives what is committed back to the pool; what is still lent, loading or held for a
@@ -136,11 +145,17 @@ class Images {
   ByteCount considered() const;
 
   // Also records that are loading: they count as pinned once they have landed.
-  void pin(std::span<const RecordId> records);
-  // Last record first, so that the head of a prefix outlives its tail.
+  void pin(std::span<const RecordId> records, Use use = Use::kForeground);
+  // Last record first, so that the head of a prefix outlives its tail. What a foreground use
+  // has pinned becomes recent and is retained; else it keeps its place.
   void unpin(std::span<const RecordId> records);
-  // A sealed image becomes the most recent one.
+  // Pinned ones: a foreground use has taken over the pins of a speculative one.
+  void mark_read(std::span<const RecordId> records);
+  // A sealed image becomes the most recent one of its class.
   void touch(RecordId record);
+  // Of the pool as it is: what retained images may take. 0: none is retained.
+  ByteCount protected_share() const;
+  Residency::Listed listed(EvictionClass of) const { return table_.listed(of); }
   // Removes a sealed image from sight at once; pinned bytes stay until the last unpin.
   void drop(RecordId record);
   // Every sealed image of a namespace; walks the table. Returns how many.
@@ -215,11 +230,14 @@ class Images {
   void idle_push(std::uint32_t index, TimePoint now);
   void idle_unlink(std::uint32_t index);
   void unpin_one(RecordId record);
+  void retain(RecordId record);
+  void demote();
   RecordId victim();
 
   mem::Pool& pool_;
   Namespaces& namespaces_;
   ByteCount eviction_batch_;
+  std::uint32_t protected_percent_;
   Residency table_;
   FurtherSlots further_;
   Keeper* keeper_ = nullptr;

@@ -1,4 +1,5 @@
 // Pins, and who goes when memory, a record or an index cell is needed.
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -13,6 +14,8 @@ namespace {
 constexpr std::size_t kAhead = 12;  // blocks, of prefetches
 // Images that one eviction passes over because they ought to be stored first.
 constexpr std::uint64_t kPassedOver = 64;
+// Retained images that one read demotes at most: after the pool has shrunk there are many.
+constexpr int kDemoted = 16;
 
 }  // namespace
 
@@ -20,7 +23,8 @@ constexpr std::uint64_t kPassedOver = 64;
 
 // A pinned image stays in the recency list until eviction meets it or its last pin goes:
 // leasing then costs one line a block, not three. A loading image has no bytes yet.
-void Images::pin(std::span<const RecordId> records) {
+void Images::pin(std::span<const RecordId> records, Use use) {
+  if (use == Use::kForeground) mark_read(records);
   for (std::size_t i = 0; i < records.size(); ++i) {
     if (i + kAhead < records.size()) table_.prefetch_pins(records[i + kAhead]);
     ColdRecord& c = table_.cold(records[i]);
@@ -28,6 +32,11 @@ void Images::pin(std::span<const RecordId> records) {
     stats_.pinned += c.total_units * ByteCount(kUnit);
     ++stats_.pinned_images;
   }
+}
+
+// The lines are at hand: a look-up has just read them.
+void Images::mark_read(std::span<const RecordId> records) {
+  for (const RecordId record : records) table_.hot(record).flags |= kWasRead;
 }
 
 void Images::unpin(std::span<const RecordId> records) {
@@ -45,9 +54,41 @@ void Images::unpin_one(RecordId record) {
   stats_.pinned -= c.total_units * ByteCount(kUnit);
   --stats_.pinned_images;
   if (sealed(record)) {
-    touch(record);
+    retain(record);
   } else if (!loading(record) && !held(record)) {
     take_apart(record, ImageEvent::kUnheld);
+  }
+}
+
+// Its last pin has gone. Where no foreground read held it, it keeps its place.
+void Images::retain(RecordId record) {
+  std::uint8_t& flags = table_.hot(record).flags;
+  if (!(flags & kWasRead)) {
+    if (!table_.listed(record)) table_.push_recent(record);
+    return;
+  }
+  flags &= static_cast<std::uint8_t>(~kWasRead);
+  if (table_.listed(record)) table_.unlink(record);
+  const bool fits = bytes(record) <= protected_share();
+  table_.set_class(record, fits ? EvictionClass::kRetained : EvictionClass::kProbationary);
+  table_.push_recent(record);
+  if (fits) demote();
+}
+
+ByteCount Images::protected_share() const {
+  return ByteCount(pool_.capacity().value * protected_percent_ / 100);
+}
+
+// The table is a bound on what is kept as the pool is.
+void Images::demote() {
+  const Residency::Listed& retained = table_.listed(EvictionClass::kRetained);
+  const std::uint64_t units = protected_share().value / kUnit;
+  const std::uint64_t records = std::uint64_t{table_.max_blocks()} * protected_percent_ / 100;
+  for (int i = 0; i < kDemoted && (retained.units > units || retained.records > records); ++i) {
+    const RecordId oldest = table_.least_recent(EvictionClass::kRetained);
+    table_.unlink(oldest);
+    table_.set_class(oldest, EvictionClass::kProbationary);
+    table_.push_recent(oldest);
   }
 }
 
@@ -121,6 +162,7 @@ ByteCount Images::evict_one(RecordId record) {
   table_.unindex(record);
   --stats_.sealed;
   ++stats_.evicted;
+  ++stats_.evicted_of[static_cast<std::size_t>(table_.class_of(record))];
   const ByteCount freed = take_apart(record, ImageEvent::kEvict);
   stats_.evicted_bytes += freed;
   return freed;
@@ -182,6 +224,8 @@ std::uint64_t Images::evict_let_go(ByteCount bytes) {
 bool Images::evict_in_window(const BlockKey& key) {
   std::array<RecordId, limits::kProbeWindow> cells;
   const std::size_t n = table_.window(key, cells);
+  std::stable_sort(cells.begin(), cells.begin() + static_cast<std::ptrdiff_t>(n),
+                   [&](RecordId a, RecordId b) { return table_.class_of(a) < table_.class_of(b); });
   const auto may_go = [&](RecordId r) { return sealed(r) && unheld(r); };
   for (std::size_t i = 0; i < n; ++i) {
     if (!may_go(cells[i]) || !(table_.hot(cells[i]).flags & (kStoredHint | kConsidered))) continue;

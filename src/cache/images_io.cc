@@ -37,7 +37,8 @@ std::optional<RecordId> Images::lend_all(const LoadWant& want) {
     give_all_back();
     return std::nullopt;
   }
-  table_.hot(record).shards = want.shards;
+  table_.hot(record).shards = static_cast<std::uint8_t>(want.shards);
+  if (want.use == Use::kSpeculative) table_.set_class(record, EvictionClass::kReclaimable);
   for (std::uint16_t s = want.shards; s-- > 0;) {
     const std::uint32_t further = s == 0 ? 0 : taken_further_[s - 1u];
     put_words(record, {ShardId(s), 0, further}, mem::Extent::restore(taken_extents_[s]));
@@ -97,7 +98,7 @@ void Images::hold_for_io(RecordId record) {
 void Images::end_io(RecordId record, bool stored) {
   HotRecord& h = table_.hot(record);
   ORBITKV_CHECK(h.flags & kHeldForIo, "end of a store that has not begun");
-  h.flags &= static_cast<std::uint16_t>(~kHeldForIo);
+  h.flags &= static_cast<std::uint8_t>(~kHeldForIo);
   if (stored) h.flags |= kStoredHint;
   --stats_.held;
   if (table_.cold(record).pins > 0) return;

@@ -18,8 +18,9 @@ constexpr ByteCount kSlot{256};
 constexpr TimePoint kNow{1};
 
 struct Fixture {
-  Fixture(std::uint32_t max_blocks, ByteCount pool_bytes)
-      : pool(make_pool(pool_bytes)), images({{max_blocks, {1, 2}}, ByteCount(1)}, *pool, namespaces) {
+  Fixture(std::uint32_t max_blocks, ByteCount pool_bytes, std::uint32_t protected_percent = 0)
+      : pool(make_pool(pool_bytes)),
+        images({{max_blocks, {1, 2}}, ByteCount(1), protected_percent}, *pool, namespaces) {
     name_space = *namespaces.intern(model::NamespaceDigest{});
   }
   static std::unique_ptr<mem::Pool> make_pool(ByteCount bytes) {

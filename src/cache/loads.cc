@@ -32,7 +32,7 @@ RecordId Loads::start(const Want& want, LeaseIndex lane) {
     ++stats_.refused_bounds;
     return kNoRecord;
   }
-  const auto record = p_.images.lend_all({want.key, want.shards, want.slot_bytes, want.near});
+  const auto record = p_.images.lend_all({want.key, want.shards, want.slot_bytes, want.near, want.use});
   if (!record) {
     ++stats_.refused_memory;
     return kNoRecord;

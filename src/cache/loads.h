@@ -53,6 +53,7 @@ class Loads {
     std::uint16_t shards = 1;
     ByteCount slot_bytes;
     const ShardNodes* near = nullptr;  // of who asks
+    Use use = Use::kForeground;        // kSpeculative: it lands reclaimable
   };
   // Lends the slots of an absent image and queues it, or finds that it is queued already.
   // kNoRecord: no memory, a bound, or publishers have the image in hand. Evicts.

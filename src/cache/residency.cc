@@ -154,6 +154,7 @@ Residency::Insert Residency::insert(const BlockKey& key, RecordId& out, ImageSta
   hot_[r].name_space = key.name_space;
   hot_[r].group = key.group;
   hot_[r].state = state;
+  set_class(RecordId(r), EvictionClass::kProbationary);
   cold_[r] = ColdRecord{};
   index_[at] = {tag, r + 1};
   ++used_;
@@ -197,49 +198,89 @@ void Residency::free_record(RecordId record) {
   --used_;
 }
 
+// ---- recency ----
+
+void Residency::set_class(RecordId record, EvictionClass to) {
+  std::uint8_t& flags = hot_[record.value].flags;
+  constexpr std::uint8_t kOthers = (1u << kClassShift) - 1;
+  flags = static_cast<std::uint8_t>((flags & kOthers) | static_cast<unsigned>(to) << kClassShift);
+}
+
+void Residency::list_in(std::uint32_t record) {
+  Listed& listed = list(class_of(RecordId(record))).listed;
+  ++listed.records;
+  listed.units += cold_[record].total_units;
+}
+
 void Residency::push_recent(RecordId record) {
   const std::uint32_t r = record.value;
+  List& in = list(class_of(record));
   cold_[r].prev = kNoLink;
-  cold_[r].next = head_;
-  if (head_ != kNoLink) cold_[head_].prev = r;
-  head_ = r;
-  if (tail_ == kNoLink) tail_ = r;
+  cold_[r].next = in.head;
+  if (in.head != kNoLink) cold_[in.head].prev = r;
+  in.head = r;
+  if (in.tail == kNoLink) in.tail = r;
+  list_in(r);
 }
 
 void Residency::push_least_recent(RecordId record) {
   const std::uint32_t r = record.value;
-  cold_[r].prev = tail_;
+  List& in = list(class_of(record));
+  cold_[r].prev = in.tail;
   cold_[r].next = kNoLink;
-  if (tail_ != kNoLink) cold_[tail_].next = r;
-  tail_ = r;
-  if (head_ == kNoLink) head_ = r;
+  if (in.tail != kNoLink) cold_[in.tail].next = r;
+  in.tail = r;
+  if (in.head == kNoLink) in.head = r;
+  list_in(r);
   hot_[r].flags |= kConsidered;
   considered_units_ += cold_[r].total_units;
-  if (cursor_ == kNoLink) cursor_ = r;
+  if (in.cursor == kNoLink) in.cursor = r;
+}
+
+RecordId Residency::least_recent() const {
+  for (const List& each : lists_) {
+    if (each.tail != kNoLink) return RecordId(each.tail);
+  }
+  return kNoRecord;
+}
+
+RecordId Residency::more_recent(RecordId record) const {
+  const std::uint32_t prev = cold_[record.value].prev;
+  if (prev != kNoLink) return RecordId(prev);
+  for (std::size_t c = static_cast<std::size_t>(class_of(record)) + 1; c < kEvictionClasses; ++c) {
+    if (lists_[c].tail != kNoLink) return RecordId(lists_[c].tail);
+  }
+  return kNoRecord;
 }
 
 RecordId Residency::next_unconsidered() const {
-  return RecordId(cursor_ == kNoLink ? tail_ : cold_[cursor_].prev);
+  for (const List& each : lists_) {
+    if (const std::uint32_t r = unconsidered(each); r != kNoLink) return RecordId(r);
+  }
+  return kNoRecord;
 }
 
 void Residency::consider_next() {
-  const std::uint32_t r = next_unconsidered().value;
-  ORBITKV_CHECK(r != kNoLink, "everything is considered already");
-  hot_[r].flags |= kConsidered;
-  considered_units_ += cold_[r].total_units;
-  cursor_ = r;
+  const RecordId next = next_unconsidered();
+  ORBITKV_CHECK(next != kNoRecord, "everything is considered already");
+  hot_[next.value].flags |= kConsidered;
+  considered_units_ += cold_[next.value].total_units;
+  list(class_of(next)).cursor = next.value;
 }
 
 void Residency::unlink(RecordId record) {
   ColdRecord& c = cold_[record.value];
+  List& in = list(class_of(record));
   if (hot_[record.value].flags & kConsidered) {
-    hot_[record.value].flags &= static_cast<std::uint16_t>(~kConsidered);
+    hot_[record.value].flags &= static_cast<std::uint8_t>(~kConsidered);
     considered_units_ -= c.total_units;
-    if (cursor_ == record.value) cursor_ = c.next;
+    if (in.cursor == record.value) in.cursor = c.next;
   }
-  (c.prev == kNoLink ? head_ : cold_[c.prev].next) = c.next;
-  (c.next == kNoLink ? tail_ : cold_[c.next].prev) = c.prev;
+  (c.prev == kNoLink ? in.head : cold_[c.prev].next) = c.next;
+  (c.next == kNoLink ? in.tail : cold_[c.next].prev) = c.prev;
   c.prev = kUnlisted;
+  --in.listed.records;
+  in.listed.units -= c.total_units;
 }
 
 }  // namespace orbitkv::cache

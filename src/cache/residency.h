@@ -21,7 +21,15 @@ namespace orbitkv::cache {
 using RecordId = Id<struct RecordIdTag, std::uint32_t>;
 inline constexpr RecordId kNoRecord{0xFFFFFFFFu};
 inline constexpr std::uint32_t kNoLink = 0xFFFFFFFFu;
-inline constexpr std::uint32_t kUnlisted = 0xFFFFFFFEu;  // ColdRecord::prev: not in the recency list
+inline constexpr std::uint32_t kUnlisted = 0xFFFFFFFEu;  // ColdRecord::prev: not in a recency list
+
+// Who goes first when memory is short; in a class the least recent goes first.
+enum class EvictionClass : std::uint8_t {
+  kReclaimable,   // brought for somebody who may ask, and nobody has
+  kProbationary,  // new, or read and beyond the protected share
+  kRetained,      // came back to a foreground read; at most the protected share
+};
+inline constexpr std::size_t kEvictionClasses = 3;
 
 struct BlockKey {
   BlockHash hash;
@@ -30,9 +38,11 @@ struct BlockKey {
 };
 
 // Of HotRecord::flags.
-inline constexpr std::uint16_t kHeldForIo = 1;   // the tier reads its bytes
-inline constexpr std::uint16_t kStoredHint = 2;  // the tier had it when it was last heard of
-inline constexpr std::uint16_t kConsidered = 4;  // in the list, between the tail and the cursor
+inline constexpr std::uint8_t kHeldForIo = 1;   // the tier reads its bytes
+inline constexpr std::uint8_t kStoredHint = 2;  // the tier had it when it was last heard of
+inline constexpr std::uint8_t kConsidered = 4;  // in its list, between the tail and the cursor
+inline constexpr std::uint8_t kWasRead = 8;  // a foreground read holds it or has held it since it was listed
+inline constexpr unsigned kClassShift = 4;   // two bits: its EvictionClass
 
 // What a lookup touches: one line.
 struct alignas(64) HotRecord {
@@ -41,9 +51,10 @@ struct alignas(64) HotRecord {
   GroupId group;
   std::uint8_t encoding;
   ImageState state;
-  SlabSlot slab;  // first slot (shard 0)
-  std::uint16_t shards;
-  std::uint16_t flags;
+  SlabSlot slab;        // first slot (shard 0)
+  std::uint8_t shards;  // limits::kShards
+  std::uint8_t flags;
+  std::uint16_t minute;    // of the last use, of the core's clock; wraps after 45 days
   std::uint64_t offset;    // first slot, in the slab
   std::uint64_t revision;  // first slot
 };
@@ -55,8 +66,8 @@ struct ColdRecord {
   std::uint32_t units;        // first slot, in 64 bytes
   std::uint32_t total_units;  // all slots
   std::uint32_t pins;
-  std::uint32_t prev;     // recency list; while in flight: index of the in-flight image
-  std::uint32_t next;     // recency list; while free: free list
+  std::uint32_t prev;     // list of its class; while in flight: index of the in-flight image
+  std::uint32_t next;     // list of its class; while free: free list
   std::uint32_t further;  // first further slot + 1; 0: none
 };
 static_assert(sizeof(ColdRecord) == 40);
@@ -96,18 +107,30 @@ class Residency {
   std::size_t window(const BlockKey& key, std::span<RecordId> out) const;
   // Takes the record out of the index (no tombstone: later cells move back).
   void unindex(RecordId record);
-  // The record must be out of the index and the recency list.
+  // The record must be out of the index and the recency lists.
   void free_record(RecordId record);
 
+  // ---- recency: a list a class, which one after the other are the order of eviction ----
+  EvictionClass class_of(RecordId record) const {
+    return static_cast<EvictionClass>(hot_[record.value].flags >> kClassShift);
+  }
+  // Of one that is not listed. A new record is probationary.
+  void set_class(RecordId record, EvictionClass to);
   void push_recent(RecordId record);
-  void push_least_recent(RecordId record);  // considered
+  void push_least_recent(RecordId record);  // of its class; considered
   void unlink(RecordId record);
-  RecordId least_recent() const { return RecordId(tail_); }
-  // The neighbour towards the head; kNoRecord: it is the head.
-  RecordId more_recent(RecordId record) const { return RecordId(cold_[record.value].prev); }
+  RecordId least_recent() const;  // of all
+  RecordId least_recent(EvictionClass of) const { return RecordId(list(of).tail); }
+  // Who would go after it; kNoRecord: it is the last one.
+  RecordId more_recent(RecordId record) const;
+  struct Listed {
+    std::uint32_t records = 0;
+    std::uint64_t units = 0;
+  };
+  const Listed& listed(EvictionClass of) const { return list(of).listed; }
 
-  // The cursor parts the list: what lies behind it, to the tail, has been considered. A
-  // record that leaves the list is not considered any more.
+  // The cursor of a list parts it: what lies behind it, to the tail, has been considered. A
+  // record that leaves its list is not considered any more.
   RecordId next_unconsidered() const;
   void consider_next();
   std::uint64_t considered_units() const { return considered_units_; }
@@ -119,7 +142,7 @@ class Residency {
   bool listed(RecordId record) const { return cold_[record.value].prev != kUnlisted; }
   // Ahead of a change of the pins.
   void prefetch_pins(RecordId record) const { __builtin_prefetch(&cold_[record.value].pins, 1); }
-  // Ahead of a move in the recency list.
+  // Ahead of a move in the recency lists.
   void prefetch_neighbours(RecordId record) const {
     const ColdRecord& c = cold_[record.value];
     if (c.prev < max_blocks_) __builtin_prefetch(&cold_[c.prev].next, 1);
@@ -135,6 +158,17 @@ class Residency {
     std::uint32_t tag;
     std::uint32_t record_plus_1;  // 0: empty
   };
+  struct List {
+    std::uint32_t head = kNoLink, tail = kNoLink;
+    std::uint32_t cursor = kNoLink;  // the most recent one that is considered; kNoLink: none is
+    Listed listed;
+  };
+  List& list(EvictionClass of) { return lists_[static_cast<std::size_t>(of)]; }
+  const List& list(EvictionClass of) const { return lists_[static_cast<std::size_t>(of)]; }
+  std::uint32_t unconsidered(const List& list) const {
+    return list.cursor == kNoLink ? list.tail : cold_[list.cursor].prev;
+  }
+  void list_in(std::uint32_t record);
   std::uint64_t hash_key(std::uint64_t mix, const BlockHash& hash) const;
   std::uint64_t hash_of(const BlockKey& key) const;
   static std::uint32_t tag_of(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 32); }
@@ -151,8 +185,7 @@ class Residency {
   MappedArray<ColdRecord> cold_;
   MappedArray<Cell> index_;
   std::uint32_t used_ = 0, fresh_ = 0, free_ = kNoLink;
-  std::uint32_t head_ = kNoLink, tail_ = kNoLink;
-  std::uint32_t cursor_ = kNoLink;  // the most recent one that is considered; kNoLink: none is
+  std::array<List, kEvictionClasses> lists_;
   std::uint64_t considered_units_ = 0;
 };
 

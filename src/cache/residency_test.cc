@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -154,32 +155,109 @@ TEST(Residency, EqualTagsAreToldApart) {
   for (const Lookup& l : out) ASSERT_EQ(l.record, kNoRecord);
 }
 
-TEST(Residency, RecencyListAgreesWithADeque) {
-  Residency table({32, {1, 2}});
-  std::deque<RecordId> expected;  // most recent first
-  std::vector<RecordId> out;
-  for (std::uint64_t i = 0; i < 32; ++i) out.push_back(insert(table, key_of(i)));
-  std::mt19937_64 random(7);
-  for (int step = 0; step < 4000; ++step) {
-    if (!out.empty() && (expected.empty() || random() % 2 == 0)) {
-      std::swap(out[random() % out.size()], out.back());
-      table.push_recent(out.back());
-      expected.push_front(out.back());
-      out.pop_back();
-    } else {
-      const auto it = expected.begin() + static_cast<std::ptrdiff_t>(random() % expected.size());
-      table.unlink(*it);
-      out.push_back(*it);
-      expected.erase(it);
+// The lists of all classes against deques, the order of eviction against their concatenation.
+class ListsTest : public ::testing::Test {
+ protected:
+  static constexpr std::uint32_t kRecords = 48;
+  void SetUp() override {
+    for (std::uint64_t i = 0; i < kRecords; ++i) {
+      out_.push_back(insert(table_, key_of(i)));
+      table_.cold(out_.back()).total_units = static_cast<std::uint32_t>(i + 1);
     }
-    ASSERT_EQ(table.least_recent(), expected.empty() ? kNoRecord : expected.back()) << "step " << step;
   }
-  while (!expected.empty()) {
-    ASSERT_EQ(table.least_recent(), expected.back());
-    table.unlink(expected.back());
-    expected.pop_back();
+  std::deque<RecordId>& of(EvictionClass c) { return expected_[static_cast<std::size_t>(c)]; }
+  void push() {
+    std::swap(out_[random_() % out_.size()], out_.back());
+    const RecordId record = out_.back();
+    out_.pop_back();
+    const auto to = static_cast<EvictionClass>(random_() % kEvictionClasses);
+    table_.set_class(record, to);
+    if (random_() % 4 != 0) {
+      table_.push_recent(record);
+      of(to).push_front(record);
+    } else {
+      table_.push_least_recent(record);
+      of(to).push_back(record);
+      considered_.insert(record);
+    }
   }
-  EXPECT_EQ(table.least_recent(), kNoRecord);
+  void unlink() {
+    for (auto& list : expected_) {
+      if (list.empty()) continue;
+      const auto it = list.begin() + static_cast<std::ptrdiff_t>(random_() % list.size());
+      table_.unlink(*it);
+      considered_.erase(*it);
+      out_.push_back(*it);
+      list.erase(it);
+      return;
+    }
+  }
+  std::vector<RecordId> order() const {
+    std::vector<RecordId> all;
+    for (const auto& list : expected_) all.insert(all.end(), list.rbegin(), list.rend());
+    return all;
+  }
+  // The first of each list that is not considered: none behind it is.
+  RecordId next_unconsidered() const {
+    for (const RecordId record : order())
+      if (!considered_.contains(record)) return record;
+    return kNoRecord;
+  }
+  void consider() {
+    const RecordId next = table_.next_unconsidered();
+    ASSERT_EQ(next, next_unconsidered());
+    if (next == kNoRecord) return;
+    table_.consider_next();
+    considered_.insert(next);
+  }
+  void check() {
+    std::vector<RecordId> walked;
+    for (RecordId r = table_.least_recent(); r != kNoRecord; r = table_.more_recent(r)) walked.push_back(r);
+    ASSERT_EQ(walked, order());
+    std::uint64_t units = 0;
+    for (const RecordId r : considered_) units += table_.cold(r).total_units;
+    ASSERT_EQ(table_.considered_units(), units);
+    for (std::size_t c = 0; c < kEvictionClasses; ++c) {
+      const Residency::Listed& listed = table_.listed(static_cast<EvictionClass>(c));
+      std::uint64_t in_class = 0;
+      for (const RecordId r : expected_[c]) in_class += table_.cold(r).total_units;
+      ASSERT_EQ(listed.records, expected_[c].size());
+      ASSERT_EQ(listed.units, in_class);
+    }
+  }
+
+  Residency table_{{kRecords, {1, 2}}};
+  std::array<std::deque<RecordId>, kEvictionClasses> expected_;  // most recent first
+  std::set<RecordId> considered_;
+  std::vector<RecordId> out_;
+  std::mt19937_64 random_{7};
+};
+
+TEST_F(ListsTest, AgreeWithDequesAndTheirCursors) {
+  for (int step = 0; step < 6000; ++step) {
+    SCOPED_TRACE(step);
+    const std::uint64_t what = random_() % 8;
+    if (what < 4 && !out_.empty()) {
+      push();
+    } else if (what < 7) {
+      unlink();
+    } else {
+      consider();
+    }
+    check();
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(ListsTest, TheClassLeavesTheOtherFlagsAlone) {
+  const RecordId record = out_.front();
+  EXPECT_EQ(table_.class_of(record), EvictionClass::kProbationary) << "of a new record";
+  table_.hot(record).flags |= kHeldForIo | kStoredHint | kConsidered | kWasRead;
+  for (const auto c : {EvictionClass::kReclaimable, EvictionClass::kRetained, EvictionClass::kProbationary}) {
+    table_.set_class(record, c);
+    EXPECT_EQ(table_.class_of(record), c);
+    EXPECT_EQ(table_.hot(record).flags & 15, kHeldForIo | kStoredHint | kConsidered | kWasRead);
+  }
 }
 
 // The bar: hot, cold and two index cells a block.
