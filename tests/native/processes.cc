@@ -261,7 +261,8 @@ std::string Manager::log() const {
 }
 
 std::string orbitkv_binary() {
-  return ORBITKV_BINARY;
+  const char* given = std::getenv("ORBITKV_BIN");
+  return given != nullptr ? given : ORBITKV_BINARY;
 }
 
 Process start_helper(const std::vector<std::string>& arguments, const std::string& fault,

@@ -92,7 +92,7 @@ class Manager {
   std::optional<Process> process_;
 };
 
-std::string orbitkv_binary();
+std::string orbitkv_binary();  // ORBITKV_BIN, or this build's
 // The helper as an engine: see helper.cc for the lines it understands.
 Process start_helper(const std::vector<std::string>& arguments, const std::string& fault = {},
                      const std::string& log = "/dev/null");
