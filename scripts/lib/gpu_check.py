@@ -257,7 +257,7 @@ def peers(machine):
 
 # In this order; the seconds that each is worth starting with.
 STEPS = {
-    "driver": (driver, 1), "build": (build, 5), "suites": (suites, 30), "soak": (soak, 30), "retire": (retire, 60),
+    "driver": (driver, 1), "build": (build, 5), "suites": (suites, 30), "soak": (soak, 30), "retire": (retire, 120),
     "copy": (copy, 30), "restore": (restore, 30), "publish": (publish, 20), "replay": (replay, 15),
     "manager": (manager, 10), "torch": (torch, 20), "interference": (interference, 30), "vllm": (vllm, 120),
     "peers": (peers, 200),
