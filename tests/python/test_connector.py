@@ -396,13 +396,77 @@ def test_pages_lost_with_the_manager_are_computed(fake_manager):
 # ---- bounds ----
 
 
-def test_a_reset_stops_reading_and_publishing(fake_manager):
+# ---- external reset ----
+
+
+def serve(engine, name, tokens):
+    """One request from its arrival to its end; the tokens that were loaded for it."""
+    request = Request(name, list(tokens))
+    loaded = engine.admit(request)
+    done = engine.step([(request, loaded, request.num_tokens - loaded)])
+    engine.step()
+    if loaded:
+        assert engine.loaded_pages_are_right(request, loaded)
+    engine.finish(request)
+    return loaded, [h for task in done.tasks.saves for h in FakeClient.hashes(task.hashes)]
+
+
+def test_after_a_reset_the_engine_finds_only_what_it_stored_since(fake_manager):
     publish(fake_manager, prompt(2))
     engine = engine_of(fake_manager)
+    assert serve(engine, "before", prompt(2))[0] == 2 * BLOCK
     assert engine.scheduler.reset() is True
+    loaded, saved = serve(engine, "first", prompt(2))
+    assert (loaded, len(saved)) == (0, 2)
+    assert serve(engine, "second", prompt(2)) == (2 * BLOCK, [])
+    assert engine.scheduler.reset() is True
+    again = serve(engine, "third", prompt(2))
+    assert again[0] == 0 and not set(again[1]) & set(saved), "each generation has a salt of its own"
+
+
+def test_a_reset_leaves_other_engines_and_the_next_start_alone(fake_manager):
+    publish(fake_manager, prompt(2))
+    engine, other = engine_of(fake_manager), engine_of(fake_manager, b"o" * 16)
+    engine.scheduler.reset()
+    serve(engine, "salted", prompt(3, seed=1))
+    assert serve(other, "old", prompt(2))[0] == 2 * BLOCK
+    assert serve(other, "new", prompt(3, seed=1))[0] == 0
+    restarted = engine_of(fake_manager, b"n" * 16)
+    assert serve(restarted, "old", prompt(2))[0] == 2 * BLOCK, "generation 0 again"
+
+
+def test_a_reset_lets_go_of_what_waiting_requests_have_looked_up(fake_manager):
+    publish(fake_manager, prompt(2))
+    engine = engine_of(fake_manager)
     request = Request("r", prompt(2))
-    assert engine.admit(request) == 0
-    assert engine.step([(request, 0, request.num_tokens)]).tasks is NOTHING
+    assert engine.scheduler.matched_tokens(request, 0) == (2 * BLOCK, True)
+    assert len(fake_manager.leases) == 1
+    assert engine.scheduler.reset() is True
+    assert not fake_manager.leases
+    assert engine.scheduler.matched_tokens(request, 0) == (0, False)
+
+
+@pytest.mark.parametrize("busy", ["computed", "loading", "saving", "layers"])
+def test_a_reset_of_an_engine_at_work_is_refused_with_the_reason(fake_manager, caplog, busy):
+    publish(fake_manager, prompt(2))
+    engine = engine_of(fake_manager, load="layers" if busy == "layers" else "async")
+    request = Request("r", prompt(2, seed=busy == "saving"))
+    fake_manager.held = busy == "saving"
+    engine.admit(request)
+    if busy == "saving":
+        engine.step([(request, 0, request.num_tokens)])
+        engine.scheduler.finished("r")
+    elif busy == "computed":
+        engine.step()
+        request.num_computed_tokens = 2 * BLOCK
+    assert engine.scheduler.reset() is False
+    assert ("saves" if busy == "saving" else "requests with computed or loading blocks") in caplog.text
+    assert "idle" in caplog.text
+    if busy == "saving":  # as soon as the last one has ended it may
+        fake_manager.held = False
+        fake_manager.finish()
+        engine.step()
+        assert engine.scheduler.reset() is True
 
 
 def test_different_hashing_in_scheduler_and_worker_turns_it_off(fake_manager, caplog):

@@ -182,8 +182,30 @@ def test_the_text_fits_the_wire_and_is_canonical(model, monkeypatch):
     fields = json.loads(text)
     assert text == json.dumps(fields, sort_keys=True, separators=(",", ":"))
     assert fields["v"] == 1 and fields["layout"] == "LBHNC" and fields["tp"] == 64
+    scoped = namespace.namespace_text(engine, caches, "s" * 64)
+    assert len(scoped.encode()) <= 512
+    assert json.loads(scoped) == {**fields, "scope": "s" * 64}
     engine.model_config.quantization = "fp8"
     assert namespace.namespace_text(engine, caches) != text
+
+
+def test_the_cache_scope_is_the_options_else_the_environments(monkeypatch):
+    monkeypatch.delenv(namespace.SCOPE_VARIABLE, raising=False)
+    assert namespace.cache_scope() == "" and namespace.cache_scope("") == ""
+    monkeypatch.setenv(namespace.SCOPE_VARIABLE, "tenant-a.1_B")
+    assert namespace.cache_scope() == "tenant-a.1_B"
+    assert namespace.cache_scope("other") == "other" and namespace.cache_scope("") == ""
+    assert config.Settings.parse({"orbitkv.cache_scope": "x"}).cache_scope == "x"
+
+
+@pytest.mark.parametrize("scope", ["a b", "s" * 65, "a/b", "a\n", "\u00e9", '"', 7])
+def test_a_scope_that_cannot_be_says_so(monkeypatch, scope):
+    with pytest.raises(ValueError, match="orbitkv.cache_scope is .* 1 to 64 letters"):
+        namespace.cache_scope(scope)
+    if isinstance(scope, str) and scope.isprintable() and scope.isascii():
+        monkeypatch.setenv(namespace.SCOPE_VARIABLE, scope)
+        with pytest.raises(ValueError, match=namespace.SCOPE_VARIABLE):
+            namespace.cache_scope()
 
 
 # ---- geometry ----

@@ -30,6 +30,7 @@ class Settings:
     load: str = loading.AUTO
     copy_method: str = "auto"
     copy_pace: str = "full"
+    cache_scope: str | None = None  # None: the environment's; namespace.cache_scope() reads it
 
     @classmethod
     def parse(cls, extra: dict[str, Any]) -> Settings:
@@ -128,6 +129,7 @@ _EXPECTED = {
     "register_kv_caches": ("kv_caches",),
     "has_pending_push_work": (),
     "has_pending_block_frees": (),
+    "reset_cache": (),
 }
 
 

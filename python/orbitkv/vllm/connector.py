@@ -45,6 +45,7 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: WorkerSide | None = None
         self._scheduler: SchedulerSide | None = None
         self._load = loading.choose(self._settings.load, vllm_config)
+        self._scope = namespace.cache_scope(self._settings.cache_scope)
         self._worker_canary: str | None = None
         client = self._open_client("scheduler" if role == KVConnectorRole.SCHEDULER else "worker")
         if role == KVConnectorRole.SCHEDULER:
@@ -88,7 +89,7 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):
         geometry.check_pages(layers, kv_caches, config.num_blocks)
         self._worker.register(
             RankSpec(
-                namespace=namespace.namespace_text(self._vllm_config, config),
+                namespace=namespace.namespace_text(self._vllm_config, config, self._scope),
                 rank=rank,
                 world_size=world,
                 pages=pages_of(kv_caches[layer.name] for layer in layers),
@@ -194,7 +195,7 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):
         return self._scheduler.has_open_saves()
 
     def reset_cache(self) -> bool:
-        return self._scheduler.reset()
+        return self._scheduler is None or self._scheduler.reset()
 
     def shutdown(self) -> None:
         for side in (self._worker, self._scheduler):

@@ -9,9 +9,12 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 from typing import Any
 
 FINGERPRINT_VARIABLE = "ORBITKV_MODEL_FINGERPRINT"
+SCOPE_VARIABLE = "ORBITKV_CACHE_SCOPE"
+_SCOPE = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _VERSION = 1
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
@@ -40,6 +43,17 @@ def model_fingerprint(model: str, overrides: Any, revision: str | None = None) -
         digest.update(f"{path.name}\0{content}\0".encode())
     digest.update(repr(overrides).encode())
     return digest.hexdigest()
+
+
+def cache_scope(option: str | None = None) -> str:
+    """The tenant whose pages these are: orbitkv.cache_scope, else the environment. Empty: none."""
+    name = "orbitkv.cache_scope" if option is not None else SCOPE_VARIABLE
+    scope = option if option is not None else os.environ.get(SCOPE_VARIABLE, "")
+    if scope != "" and not (isinstance(scope, str) and _SCOPE.fullmatch(scope)):
+        raise ValueError(
+            f"{name} is {scope!r}; a cache scope has 1 to 64 letters, digits, dots, underscores or dashes"
+        )
+    return scope
 
 
 def canary_of(hash_function: Any, none_hash: bytes) -> str:
@@ -88,7 +102,8 @@ def attention_backend(vllm_config: Any, layer_name: str) -> str:
     return backend.get_name() if backend is not None else type(layer.impl).__name__
 
 
-def namespace_text(vllm_config: Any, kv_cache_config: Any) -> str:
+def namespace_text(vllm_config: Any, kv_cache_config: Any, scope: str = "") -> str:
+    """`scope` splits what model and engine would share; without one the text is as ever."""
     import vllm
 
     model = vllm_config.model_config
@@ -110,4 +125,6 @@ def namespace_text(vllm_config: Any, kv_cache_config: Any) -> str:
         "tp": vllm_config.parallel_config.tensor_parallel_size,
         "engine": "vllm " + vllm.__version__,
     }
+    if scope:
+        fields["scope"] = scope
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))

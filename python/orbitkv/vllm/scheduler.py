@@ -16,6 +16,7 @@ from orbitkv.errors import OrbitKVError
 from orbitkv.values import QueryLoading
 from orbitkv.vllm import loading
 from orbitkv.vllm.availability import Availability
+from orbitkv.vllm.generation import PrefixGeneration
 from orbitkv.vllm.metadata import NOTHING, LayerLoads, LoadTask, SaveTask, StepTasks, WorkerReport
 
 logger = logging.getLogger("vllm.orbitkv")
@@ -92,6 +93,7 @@ class SchedulerSide:
         self._next_job = 1
         self._pool: Any = None
         self._check_hashes: Callable[[], str | None] | None = None
+        self._generation = PrefixGeneration()
 
     def bind_pool(self, pool: Any) -> None:
         self._pool = pool
@@ -193,7 +195,7 @@ class SchedulerSide:
         if not self._availability.may_try():
             return None
         if state.hashes is None or len(state.hashes) < total:
-            state.hashes = self._client.hashes(state.request.block_hashes)
+            state.hashes = self._client.hashes(self._generation.keys(state.request.block_hashes))
         try:
             answer = self._client.query_prefetch(
                 self._client.instance_id, state.hashes[first:total], state.request.request_id
@@ -313,7 +315,7 @@ class SchedulerSide:
         self._pool.touch(held)
         self._pins[job] = Pin(held, self._workers, self._clock())
         self._pinned_blocks += len(held)
-        return SaveTask(job, tuple(blocks.values()), b"".join(blocks))
+        return SaveTask(job, tuple(blocks.values()), b"".join(self._generation.keys(blocks)))
 
     def _new_job(self) -> int:
         job, self._next_job = self._next_job, self._next_job + 1
@@ -387,15 +389,38 @@ class SchedulerSide:
             self._release(state)
 
     def reset(self) -> bool:
-        """The stored pages must not be used any more (new weights under the old name)."""
-        logger.warning(
-            "OrbitKV: the connector cache was reset; this engine neither reads nor publishes until it is "
-            "restarted. Other engines of the same namespace are not affected."
-        )
-        self._read = self._write = False
+        """What is stored must not be used any more (the weights changed under their name): from
+        now on under keys of a fresh generation. Only an idle engine; False: it is not."""
+        busy = self._work_under_way()
+        if busy:
+            logger.warning("OrbitKV: the connector cache is not reset: %s; try again when the engine is idle", busy)
+            return False
         for state in self._requests.values():
             self._release(state)
+            state.hashes = None
+            state.refused.clear()
+        self._late.clear()
+        logger.info(
+            "OrbitKV: reset to prefix generation %d: this engine finds nothing that was stored before, other "
+            "engines are not affected. A restarted engine begins with generation 0 again: give changed weights "
+            "another fingerprint or cache scope.",
+            self._generation.advance(),
+        )
         return True
+
+    def _work_under_way(self) -> str:
+        """What holds pages, or bytes that were computed before: empty if nothing does."""
+        computed = sum(
+            1
+            for state in self._requests.values()
+            if state.loading is not None or getattr(state.request, "num_computed_tokens", 0) > 0
+        )
+        counts = {
+            "requests with computed or loading blocks": computed,
+            "saves": len(self._pins),
+            "loads": len(self._loads) + len(self._layered) + len(self._jobs) + len(self._awaited),
+        }
+        return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
     def close(self) -> None:
         """Nothing is looked up or published any more. The engine may keep this object until
