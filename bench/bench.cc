@@ -10,6 +10,7 @@
 #include "bench/copy_gpu.h"
 #include "bench/copy_host.h"
 #include "bench/endurance.h"
+#include "bench/eviction.h"
 #include "bench/footprint.h"
 #include "bench/harness.h"
 #include "bench/query.h"
@@ -30,12 +31,19 @@ int run_copy_bench(const Options& options) {
 }
 
 constexpr std::array kBenches = {
-    Bench{"channel", run_channel_bench}, Bench{"copy", run_copy_bench},
-    Bench{"alloc", run_alloc_bench},     Bench{"query", run_query_bench},
-    Bench{"restore", run_restore_bench}, Bench{"publish", run_publish_bench},
-    Bench{"idle", run_idle_bench},       Bench{"memory", run_memory_bench},
-    Bench{"attach", run_attach_bench},   Bench{"replay", run_replay_bench, true},
-    Bench{"ssd", run_ssd_bench, true},   Bench{"endurance", run_endurance_bench, true},
+    Bench{"channel", run_channel_bench},
+    Bench{"copy", run_copy_bench},
+    Bench{"alloc", run_alloc_bench},
+    Bench{"query", run_query_bench},
+    Bench{"restore", run_restore_bench},
+    Bench{"publish", run_publish_bench},
+    Bench{"idle", run_idle_bench},
+    Bench{"memory", run_memory_bench},
+    Bench{"attach", run_attach_bench},
+    Bench{"replay", run_replay_bench, true},
+    Bench{"ssd", run_ssd_bench, true},
+    Bench{"endurance", run_endurance_bench, true},
+    Bench{"eviction", run_eviction_bench, true},
 };
 
 constexpr std::uint32_t kRuns = 5;

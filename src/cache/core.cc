@@ -37,7 +37,7 @@ Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* ti
       pool(pool_in),
       tier(tier_in),
       namespaces(tier_in),
-      images({{c.max_blocks, c.seed}, c.eviction_batch}, pool_in, namespaces),
+      images({{c.max_blocks, c.seed}, c.eviction_batch, c.protected_percent}, pool_in, namespaces),
       instances(namespaces, largest_slab(pool_in)),
       operations(sessions, instances),
       loads({images, namespaces, pool_in, tier_in}),
@@ -253,6 +253,7 @@ void Core::tier_ready(TimePoint now) {
 }
 
 void Core::tick(TimePoint now) {
+  impl_->images.set_clock(now);
   impl_->leases.expire(now);
   impl_->recoveries.expire(now);
   impl_->recoveries.try_again(now);
@@ -270,16 +271,6 @@ EvictReport Core::evict(ByteCount bytes, TimePoint) {
   const ImageStats after = impl_->images.stats();
   const std::uint64_t blocks = after.evicted - before.evicted;
   return {blocks, after.evicted_bytes - before.evicted_bytes, after.pinned_images, after.held, kept};
-}
-
-std::uint64_t Core::drop_namespace(const model::NamespaceDigest& digest, TimePoint) {
-  const auto index = impl_->namespaces.find(digest);
-  if (!index) return 0;
-  impl_->namespaces.acquire(*index);
-  impl_->loads.doom(*index);
-  const std::uint64_t dropped = impl_->images.drop_all(*index);
-  impl_->namespaces.release(*index);
-  return dropped;
 }
 
 // ---- status ----
@@ -319,6 +310,7 @@ CoreStats Core::stats() const {
   s.recovery_waits = recoveries.waits;
   s.leased = images.pinned;
   s.quarantined = impl_->pool.stats().quarantined;
+  impl_->add_class_stats(s);
   impl_->add_tier_stats(s);
   return s;
 }

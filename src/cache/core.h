@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,6 +63,7 @@ struct CoreConfig {
   Duration publish_wait = seconds(2);       // for another publisher of the same block
   Duration incomplete_ttl = seconds(60);    // image without an open grant that never completes
   ByteCount eviction_batch = 8 * kMiB;      // evicted at least, once anything is
+  std::uint32_t protected_percent = 20;     // of the pool: what came back may be kept longer; 0: off
   Duration retire_store_wait = seconds(2);  // for the tier to take what a slab that retires holds
   Duration retire_claim_wait = seconds(2);  // for claimed copies on it
   std::array<std::uint64_t, 2> seed{1,
@@ -191,6 +193,14 @@ struct CoreStats {
   std::uint64_t recoveries = 0, recoveries_missed = 0, recovery_waits = 0;  // waits for room
   ByteCount leased, quarantined;
 
+  // Blocks that may be evicted now, in the order in which they go.
+  struct OfClass {
+    std::uint64_t blocks = 0, evicted = 0;  // evicted: since the start
+    ByteCount bytes;
+  };
+  OfClass reclaimable, probationary, retained;
+  ByteCount protected_share;  // most that is retained
+
   // Blocks from the tier. `loads` were begun; each lands, fails (by the tier's word), turns
   // out to be gone, or is given up before the tier was told.
   std::uint64_t loads = 0, loaded = 0, loaded_bytes = 0;
@@ -212,6 +222,30 @@ struct EvictReport {
   std::uint64_t referenced = 0;     // blocks that leases or restores hold
   std::uint64_t being_written = 0;  // blocks that the tier is reading
   std::uint64_t kept = 0;           // blocks that are worth storing, and the tier takes no more now
+};
+
+// Which blocks of memory a drop takes: of these namespaces, or of all if it names none, that
+// nobody has used for so long (in whole minutes, and up to one later). 0: all of them.
+struct DropWhat {
+  std::span<const model::NamespaceDigest> digests;
+  Duration unused;
+};
+enum class DropRun : std::uint8_t { kCount, kDrop };
+struct NamespaceBlocks {
+  model::NamespaceDigest digest;
+  std::string text;  // as it was registered; empty: not known
+  std::uint64_t blocks = 0;
+  ByteCount bytes;
+};
+
+// What the publishes of an instance do now, and what it lost for want of memory.
+struct PublishActivity {
+  InstanceId instance;
+  std::uint32_t open = 0;     // lent memory to copy into, or wait for that
+  std::uint32_t waiting = 0;  // for another publisher or a load of the same blocks
+  ByteCount lent;
+  std::uint64_t dropped = 0;  // blocks, since the instance registered
+  Duration oldest;            // of the open and the waiting ones
 };
 
 // The slab that retires, if one does.
@@ -292,9 +326,12 @@ class Core {
   // For the operator: evicts unleased blocks, least recent first, until `bytes` came free or
   // none may go. Those that the tier wants and has not got stay; it begins to store them.
   EvictReport evict(ByteCount bytes, TimePoint now);
-  // Blocks of the namespace, which the tier has forgotten just now, leave DRAM; what is on its
-  // way does not arrive. Saves that engines have begun may still seal. Returns the blocks dropped.
-  std::uint64_t drop_namespace(const model::NamespaceDigest& digest, TimePoint now);
+  // Blocks leave DRAM, and by namespace what is on its way does not arrive: the tier has forgotten
+  // them just now. Pinned ones go out of sight; with an age they stay, for they are in use. Saves
+  // that engines have begun may still seal. What it took, or would take; walks the tables.
+  std::vector<NamespaceBlocks> drop(const DropWhat& what, DropRun run, TimePoint now);
+  // Those that blocks or instances use, with all of their blocks; walks the tables.
+  std::vector<NamespaceBlocks> namespaces(TimePoint now) const;
 
   // ---- slabs ----
   // Lends no more from the slab and lets go of all that stands on it, by retire_turn(). kBusy:
@@ -313,6 +350,8 @@ class Core {
   // Walks the tables: for checks, not for status.
   Census census() const;
   std::vector<InstanceStats> instances() const;
+  // nullopt: no such instance. Looks at the operations of its sessions alone.
+  std::optional<PublishActivity> publish_activity(const InstanceId& instance, TimePoint now) const;
 
  private:
   struct Impl;

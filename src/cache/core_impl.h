@@ -33,6 +33,8 @@ struct Core::Impl {
   void leave(RegistrationId id);
   void wake(TimePoint now);
   void add_tier_stats(CoreStats& s) const;
+  void add_class_stats(CoreStats& s) const;
+  std::vector<NamespaceBlocks> named(const Images::Tally& tally) const;
 
   CoreConfig config;
   mem::Pool& pool;

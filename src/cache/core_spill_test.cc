@@ -380,14 +380,17 @@ TEST(CoreSpill, dropped_namespace_is_gone_and_what_was_on_its_way_does_not_arriv
   s.t->store(other.worker, other.registration, hashes(0, 2));
   const auto digest = model::namespace_digest(rank_of({}));
   s.t.tier.records.clear();  // the tier is told first, by others
-  EXPECT_EQ(s.t->core->drop_namespace(digest, s.t->now), 3u);
+  const auto dropped = s.t->core->drop({{&digest, 1}, {}}, DropRun::kDrop, s.t->now);
+  ASSERT_EQ(dropped.size(), 1u);
+  EXPECT_EQ(dropped[0].blocks, 3u);
   EXPECT_FALSE(s.resident(0));
   EXPECT_EQ(code_of(s.t->restore(s.t->next_op(s.e.worker), s.e.registration, held, {1})), Code::kRecompute);
   s.t.loaded(8);  // whatever the device says
   EXPECT_FALSE(s.resident(8));
   EXPECT_EQ(s.t->read(s.e.scheduler, hashes(8, 1), "l").hit_blocks, 0u);
   EXPECT_EQ(s.stats().blocks, 2u) << "of the other one";
-  EXPECT_EQ(s.t->core->drop_namespace(model::NamespaceDigest{}, s.t->now), 0u);
+  const model::NamespaceDigest unknown{};
+  EXPECT_TRUE(s.t->core->drop({{&unknown, 1}, {}}, DropRun::kDrop, s.t->now).empty());
 }
 
 }  // namespace

@@ -215,6 +215,7 @@ bool Images::commit(const ImageSlot& slot, std::uint64_t digest, TimePoint now) 
 void Images::seal(RecordId record) {
   free_inflight(table_.cold(record).prev);
   step(table_.hot(record).state, ImageEvent::kSeal);
+  table_.hot(record).minute = minute_;
   table_.push_recent(record);
   ++stats_.sealed;
 }

@@ -89,6 +89,7 @@ class Images {
     // Of the pool and of the table: what may be retained. 0: plain recency.
     std::uint32_t protected_percent = 0;
   };
+  static constexpr ByteCount kUnitBytes{64};  // that extents are counted in
   Images(const Config& config, mem::Pool& pool, Namespaces& namespaces);
   // Gives what is committed back to the pool; what is still lent, loading or held for a
   // device is quarantined.
@@ -158,8 +159,20 @@ class Images {
   Residency::Listed listed(EvictionClass of) const { return table_.listed(of); }
   // Removes a sealed image from sight at once; pinned bytes stay until the last unpin.
   void drop(RecordId record);
-  // Every sealed image of a namespace; walks the table. Returns how many.
-  std::uint64_t drop_all(NamespaceIndex name_space);
+  // ---- by namespace and age; both walk the table ----
+  struct Filter {
+    std::vector<bool> of;  // by namespace
+    Duration unused;       // pinned ones are in use; 0: of any age
+  };
+  struct OfNamespace {
+    std::uint64_t images = 0;
+    ByteCount bytes;
+  };
+  using Tally = std::vector<OfNamespace>;  // by namespace
+  Tally tally(const Filter& filter) const;
+  Tally drop_all(const Filter& filter);  // what it dropped
+  // Time goes on for the ages of images, in minutes.
+  void set_clock(TimePoint now) { minute_ = minute_of(now); }
 
   // Unpinned images, least recent first, until at least `bytes` came free or none is left.
   // Those that the keeper wants stored first are passed over, a bounded number of them.
@@ -191,7 +204,9 @@ class Images {
     std::uint32_t prev = kNoLink, next = kNoLink;  // idle list, or free list by next
   };
   enum class Exit : std::uint8_t { kRelease, kQuarantine };
-  static constexpr std::uint64_t kUnit = 64;
+  static constexpr std::uint64_t kUnit = kUnitBytes.value;
+  static std::uint16_t minute_of(TimePoint at) { return static_cast<std::uint16_t>(at.ns / seconds(60).ns); }
+  bool matches(RecordId record, const Filter& filter) const;
   static std::uint32_t units(ByteCount bytes) { return static_cast<std::uint32_t>(bytes.value / kUnit); }
   static std::uint64_t bit(ShardId shard) { return std::uint64_t{1} << shard.value; }
 
@@ -246,6 +261,7 @@ class Images {
   std::uint32_t idle_head_ = kNoLink, idle_tail_ = kNoLink;  // oldest first
   std::vector<mem::Extent::Words> taken_extents_;            // of take_all()
   std::vector<std::uint32_t> taken_further_;
+  std::uint16_t minute_ = 0;
   ImageStats stats_;
 };
 

@@ -68,6 +68,7 @@ void Images::retain(RecordId record) {
     return;
   }
   flags &= static_cast<std::uint8_t>(~kWasRead);
+  table_.hot(record).minute = minute_;
   if (table_.listed(record)) table_.unlink(record);
   const bool fits = bytes(record) <= protected_share();
   table_.set_class(record, fits ? EvictionClass::kRetained : EvictionClass::kProbationary);
@@ -108,14 +109,35 @@ void Images::drop(RecordId record) {
   if (unheld(record)) take_apart(record, ImageEvent::kUnheld);
 }
 
-std::uint64_t Images::drop_all(NamespaceIndex name_space) {
-  std::uint64_t dropped = 0;
+// The clock of a record is a minute long, so that of its last use may be almost over.
+bool Images::matches(RecordId record, const Filter& filter) const {
+  const HotRecord& h = table_.hot(record);
+  if (h.state != ImageState::kSealed || h.name_space.value >= filter.of.size() ||
+      !filter.of[h.name_space.value])
+    return false;
+  if (filter.unused.ns == 0) return true;
+  if (table_.cold(record).pins > 0) return false;
+  const auto minutes = static_cast<std::uint16_t>(minute_ - h.minute);
+  return minutes > (filter.unused.ns + seconds(60).ns - 1) / seconds(60).ns;
+}
+
+Images::Tally Images::tally(const Filter& filter) const {
+  Tally out(filter.of.size());
   for (std::uint32_t r = 0; r < table_.high_water(); ++r) {
-    if (!sealed(RecordId(r)) || table_.hot(RecordId(r)).name_space != name_space) continue;
-    drop(RecordId(r));
-    ++dropped;
+    if (!matches(RecordId(r), filter)) continue;
+    OfNamespace& of = out[table_.hot(RecordId(r)).name_space.value];
+    ++of.images;
+    of.bytes += bytes(RecordId(r));
   }
-  return dropped;
+  return out;
+}
+
+Images::Tally Images::drop_all(const Filter& filter) {
+  Tally out = tally(filter);
+  for (std::uint32_t r = 0; r < table_.high_water(); ++r) {
+    if (matches(RecordId(r), filter)) drop(RecordId(r));
+  }
+  return out;
 }
 
 // ---- the end of an image ----

@@ -63,6 +63,7 @@ void Images::mark(const ImageSlot& slot, std::uint64_t digest, AllocationId revi
 void Images::load_done(RecordId record) {
   step(table_.hot(record).state, ImageEvent::kLanded);
   table_.hot(record).flags |= kStoredHint;
+  table_.hot(record).minute = minute_;
   ColdRecord& c = table_.cold(record);
   c.total_units = c.units;
   for (std::uint32_t i = c.further; i != 0; i = further_.at(i).next) c.total_units += further_.at(i).units;

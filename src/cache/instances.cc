@@ -159,10 +159,10 @@ Result<RegistrationId> Instances::add(SessionId session, const model::RankRegist
   if (!contract.ok()) return contract.error();
   Registration r;
   r.groups = std::move(groups);
-  const Instance alone{rank.instance, {}, 0, std::vector<RegistrationId>(rank.world_size), {}};
+  const Instance alone{rank.instance, {}, 0, std::vector<RegistrationId>(rank.world_size), {}, {}, 0};
   const Instance& joined = instance != nullptr ? *instance : alone;
   if (joined.present + 1u == joined.ranks.size()) ORBITKV_RETURN_IF_ERROR(check_shards(joined, r));
-  const auto name_space = namespaces_.intern(model::namespace_digest(rank));
+  const auto name_space = namespaces_.intern(model::namespace_digest(rank), rank.name_space);
   if (!name_space) return busy(format_text("%u namespaces are in use", limits::kNamespaces));
   if (instance == nullptr) {
     instance = &instances_.emplace(rank.instance, alone).first->second;
@@ -183,6 +183,11 @@ Result<RegistrationId> Instances::add(SessionId session, const model::RankRegist
   const RegistrationId id = r.id;
   registrations_.emplace(id, std::move(r));
   return id;
+}
+
+void Instances::count_dropped(RegistrationId id) {
+  const Registration* registration = find(id);
+  if (registration != nullptr) ++instances_.at(registration->instance).dropped;
 }
 
 bool Instances::remove(RegistrationId id) {

@@ -52,6 +52,7 @@ struct Instance {
   std::vector<RegistrationId> ranks;                // world_size; 0: absent
   std::optional<model::RecoveryContract> contract;  // of all ranks; there from the first one on
   std::map<GroupId, ShardNodes> nodes = {};         // where the ranks of the shards are
+  std::uint64_t dropped = 0;                        // blocks that it could not save for want of memory
   bool complete() const { return present == ranks.size(); }
 };
 
@@ -81,6 +82,8 @@ class Instances {
   // kReject: the shape is wrong or disagrees with the other ranks, both values named.
   // kBusy: a limit, or another session still holds the rank.
   Result<RegistrationId> add(SessionId session, const model::RankRegistration& rank);
+  // A block of it found no memory.
+  void count_dropped(RegistrationId id);
   // The rank leaves; true if the instance ended with it.
   bool remove(RegistrationId id);
 

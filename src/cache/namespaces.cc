@@ -10,18 +10,20 @@ Namespaces::~Namespaces() {
   for (Entry& entry : entries_) close_spaces(entry);
 }
 
-std::optional<NamespaceIndex> Namespaces::intern(const model::NamespaceDigest& digest) {
+std::optional<NamespaceIndex> Namespaces::intern(const model::NamespaceDigest& digest,
+                                                 std::string_view text) {
   std::size_t unused = entries_.size();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].uses > 0 && entries_[i].digest == digest) {
       ++entries_[i].uses;
+      if (entries_[i].text.empty()) entries_[i].text = text;
       return NamespaceIndex(static_cast<std::uint32_t>(i));
     }
     if (entries_[i].uses == 0) unused = i;
   }
   if (unused == limits::kNamespaces) return std::nullopt;
   if (unused == entries_.size()) entries_.emplace_back();
-  entries_[unused] = {digest, 1, {}};
+  entries_[unused] = {digest, 1, std::string(text), {}};
   return NamespaceIndex(static_cast<std::uint32_t>(unused));
 }
 

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,11 +28,14 @@ class Namespaces {
   Namespaces(const Namespaces&) = delete;
   Namespaces& operator=(const Namespaces&) = delete;
 
-  // One use more. nullopt: limits::kNamespaces are in use.
-  std::optional<NamespaceIndex> intern(const model::NamespaceDigest& digest);
+  // One use more. nullopt: limits::kNamespaces are in use. `text`: what the digest was made of;
+  // empty: not known.
+  std::optional<NamespaceIndex> intern(const model::NamespaceDigest& digest, std::string_view text = {});
   void acquire(NamespaceIndex index);
   void release(NamespaceIndex index);
   const model::NamespaceDigest& digest(NamespaceIndex index) const;
+  const std::string& text(NamespaceIndex index) const { return entries_.at(index.value).text; }
+  std::uint32_t size() const { return static_cast<std::uint32_t>(entries_.size()); }  // indices are below
   std::uint32_t uses(NamespaceIndex index) const;
   // nullopt: nobody uses it.
   std::optional<NamespaceIndex> find(const model::NamespaceDigest& digest) const;
@@ -43,6 +48,7 @@ class Namespaces {
   struct Entry {
     model::NamespaceDigest digest;
     std::uint32_t uses = 0;
+    std::string text = {};
     std::vector<std::pair<GroupId, TierSpace>> spaces = {};
   };
   void close_spaces(Entry& entry);

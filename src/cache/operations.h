@@ -44,6 +44,7 @@ struct Operation {
   std::uint32_t landed = 0;
   bool on_device = false;  // it counts against its device's share
 
+  TimePoint opened;                       // of a save
   TimePoint deadline;                     // end of waiting for other publishers, or for the tier
   OperationIndex blocker = kNoOperation;  // save, waiting: whom for,
   RecordId blocking_load = kNoRecord;     // or the load of which image

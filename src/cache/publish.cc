@@ -42,6 +42,7 @@ Result<PublishAnswer> Publisher::publish(const PublishInput& in, Registration& r
   Operation& op = p_.operations.at(index);
   op.group = *registration.find_group(in.group);
   op.space = p_.images.table().key_space(registration.name_space, in.group);
+  op.opened = now;
   op.deadline = now + p_.wait;
   const std::uint32_t repeated = take_list(op, in);
   PublishAnswer answer = advance(index, now);
@@ -159,6 +160,7 @@ void Publisher::lend_wanted(OperationIndex index, PublishAnswer& answer) {
       --answer.accepted;
       ++answer.dropped;
       ++stats_.dropped;
+      p_.instances.count_dropped(op.registration);
       continue;
     }
     op.slots.push_back(*slot);

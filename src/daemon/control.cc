@@ -15,24 +15,14 @@ using nlohmann::json;
 constexpr std::size_t kListed = 32;
 static_assert(kListed * (6 * limits::kNamespaceBytes + 256) < limits::kSocketFrameBytes - 256);
 
-constexpr std::size_t kWaiting = 32;             // commands of a kind that wait for the device
-constexpr std::size_t kLeastDigits = 8;          // of a digest
-constexpr Duration kEvictionWait = seconds(50);  // below what the operator's side waits
-constexpr Duration kTurn = milliseconds(200);    // of an eviction, at the latest
+constexpr std::uint64_t kLongest = 10ull * 365 * 24 * 3600;  // seconds, of an age
+constexpr std::size_t kWaiting = 32;                         // commands of a kind that wait for the device
+constexpr Duration kEvictionWait = seconds(50);              // below what the operator's side waits
+constexpr Duration kTurn = milliseconds(200);                // of an eviction, at the latest
 constexpr std::uint64_t kNoSlab = ~std::uint64_t{0};
 
 std::string text_of(const json& object) {
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-// The first ones; a frame holds no more.
-json names_of(const std::vector<ssd::SpaceStatus>& spaces) {
-  json names = json::array();
-  for (const ssd::SpaceStatus& space : spaces) {
-    if (names.size() == kListed) break;
-    names.push_back({{"digest", hex_text(space.digest.bytes)}, {"namespace", space.text}});
-  }
-  return names;
 }
 
 Error no_ssd() {
@@ -56,13 +46,20 @@ void Control::ask(const std::string& question, TimePoint now, Answer answer) {
   if (command == "evict")
     return evict(ByteCount(unsigned_or("bytes", ~std::uint64_t{0})), flag("wait"), now, std::move(answer));
   if (command == "ssd_list") return answer(list(text_or("after")));
-  if (command == "ssd_drop") {
-    const Unasked unasked = !flag("unasked") ? Unasked::kNo
-                            : flag("force")  ? Unasked::kForced
-                                             : Unasked::kYes;
-    auto spaces = chosen(text_or("digest"), unasked);
-    if (!spaces.ok()) return answer(spaces.error());
-    return drop(*spaces, now, std::move(answer));
+  if (command == "ssd_drop" && tier_ == nullptr) return answer(no_ssd());
+  if (command == "ssd_drop" || command == "drop") {
+    DropAsked asked;
+    asked.scope = text_or("scope");
+    asked.unasked = flag("unasked");
+    asked.force = flag("force");
+    asked.dry_run = flag("dry_run");
+    asked.unused = seconds(static_cast<std::int64_t>(std::min(unsigned_or("unused_s", 0), kLongest)));
+    asked.memory = text_or("where") != "ssd";
+    asked.ssd = text_or("where") != "memory";
+    if (in.contains("digest")) asked.digests.push_back(text_or("digest"));
+    for (const json& digest : in.value("digests", json::array()))
+      asked.digests.push_back(digest.is_string() ? digest.get<std::string>() : std::string());
+    return drop(asked, now, std::move(answer));
   }
   if (command == "pool_list") return answer(pool_list(unsigned_or("after", 0)));
   if (command == "pool_add") return answer(pool_wanted(slabs_.add(ByteCount(unsigned_or("bytes", 0)))));
@@ -71,8 +68,9 @@ void Control::ask(const std::string& question, TimePoint now, Answer answer) {
     return answer(pool_wanted(slab == kNoSlab ? slabs_.drain(ByteCount(unsigned_or("bytes", 0)))
                                               : slabs_.drain(SlabId(static_cast<std::uint32_t>(slab)))));
   }
-  answer(reject(
-      "unknown command; this Manager knows evict, ssd_list, ssd_drop, pool_list, pool_add and pool_drain"));
+  answer(
+      reject("unknown command; this Manager knows evict, drop, ssd_list, ssd_drop, pool_list, pool_add and "
+             "pool_drain"));
 }
 
 // ---- evict ----
@@ -148,85 +146,10 @@ Result<std::string> Control::list(const std::string& after) const {
   return text_of({{"namespaces", spaces}, {"more", more}});
 }
 
-Result<std::vector<ssd::SpaceStatus>> Control::chosen(const std::string& prefix, Unasked unasked) const {
-  if (tier_ == nullptr) return no_ssd();
-  if (unasked == Unasked::kYes && !tier_->asked_for_any())
-    return reject(
-        "no engine has registered since this Manager started, so --unasked means everything: let the engines "
-        "that share the store register first, or give --force");
-  std::vector<ssd::SpaceStatus> spaces;
-  for (ssd::SpaceStatus& space : tier_->store().spaces()) {
-    const bool named = !prefix.empty() && hex_text(space.digest.bytes).starts_with(prefix);
-    if (unasked == Unasked::kNo ? named : !space.asked) spaces.push_back(std::move(space));
-  }
-  if (unasked != Unasked::kNo) return spaces;
-  if (prefix.empty()) return reject("ssd_drop names no namespace: give its digest");
-  if (prefix.size() < kLeastDigits)
-    return reject(
-        format_text("\"%s\" is too short for something that cannot be undone: give at least %zu digits "
-                    "of the digest; see orbitkv ssd list",
-                    prefix.c_str(), kLeastDigits));
-  if (spaces.empty())
-    return reject("no stored namespace begins with \"" + prefix + "\"; see orbitkv ssd list");
-  if (spaces.size() > 1)
-    return reject(format_text("%zu namespaces begin with \"%s\"; give more of the digest", spaces.size(),
-                              prefix.c_str()));
-  return spaces;
-}
-
-void Control::drop(const std::vector<ssd::SpaceStatus>& spaces, TimePoint now, Answer answer) {
-  if (drops_.size() >= kWaiting)
-    return answer(busy(format_text("%zu drops are under way; wait for their answers", kWaiting)));
-  Drop drop;
-  drop.answer = std::move(answer);
-  for (const ssd::SpaceStatus& space : spaces) {
-    auto dropped = tier_->store().drop_space(space.digest);
-    if (!dropped.ok()) {
-      if (drop.dropped.empty()) return drop.answer(dropped.error());
-      drop.left = spaces.size() - drop.dropped.size();
-      drop.why_left = dropped.error().message();
-      break;
-    }
-    drop.evicted += core_.drop_namespace(space.digest, now);
-    drop.dropped.push_back(space);
-    drop.records += dropped->records;
-    drop.flushes.push_back(dropped->flushed);
-  }
-  drops_.push_back(std::move(drop));
-  poll_drops();
-}
-
 void Control::poll(TimePoint now) {
   if (tier_ == nullptr) return;
   if (!drops_.empty()) poll_drops();
   if (!evictions_.empty()) poll_evictions(now);
-}
-
-void Control::poll_drops() {
-  for (const ssd::StoreEvent& event : tier_->take_flushed()) {
-    for (Drop& drop : drops_) {
-      if (std::erase(drop.flushes, event.transfer) > 0) drop.failed |= !event.ok;
-    }
-  }
-  const auto done = [](const Drop& drop) { return drop.flushes.empty(); };
-  const auto first =
-      std::stable_partition(drops_.begin(), drops_.end(), [&](const Drop& d) { return !done(d); });
-  std::vector<Drop> ended(std::make_move_iterator(first), std::make_move_iterator(drops_.end()));
-  drops_.erase(first, drops_.end());
-  for (const Drop& drop : ended) {
-    if (drop.failed) {
-      drop.answer(
-          recompute("the namespaces are gone until the next start, but a path could not write that down "
-                    "(orbitkv status); drop them again when it can"));
-    } else {
-      drop.answer(text_of({{"namespaces", drop.dropped.size()},
-                           {"names", names_of(drop.dropped)},
-                           {"records", drop.records},
-                           {"evicted", drop.evicted},
-                           {"left", drop.left},
-                           {"why_left", drop.why_left}}));
-    }
-  }
 }
 
 }  // namespace orbitkv::daemon

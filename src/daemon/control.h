@@ -1,6 +1,8 @@
 // Commands of the operator: one JSON object in, one out. {"command": "evict", "bytes": n, "wait": bool},
 // {"command": "ssd_list", "after": digest},
 // {"command": "ssd_drop", "digest": hex prefix | "unasked": true, "force": bool},
+// {"command": "drop", "digests": [hex prefix], "scope": name, "unasked": true, "force": bool,
+//  "unused_s": n, "where": "all" | "memory" | "ssd", "dry_run": bool},
 // {"command": "pool_list", "after": name}, {"command": "pool_add", "bytes": n},
 // {"command": "pool_drain", "bytes": n | "slab": name}.
 // A drop is answered when it would survive a power loss, an eviction that waits when what was
@@ -18,6 +20,7 @@
 #include "cache/core.h"
 #include "daemon/slabs.h"
 #include "daemon/ssd_tier.h"
+#include "model/geometry.h"
 
 namespace orbitkv::daemon {
 
@@ -34,14 +37,31 @@ class Control {
   void poll(TimePoint now);
 
  private:
+  // What a drop is to take (control_drop.cc).
+  struct DropAsked {
+    std::vector<std::string> digests;  // or their beginnings
+    std::string scope;
+    bool unasked = false, force = false;
+    Duration unused;  // 0: of any age
+    bool memory = true, ssd = true, dry_run = false;
+    bool everything() const { return digests.empty() && scope.empty() && !unasked; }
+  };
+  // A namespace, and what was dropped of it or would be.
+  struct Space {
+    model::NamespaceDigest digest;
+    std::string text;
+    bool stored = false, asked = true;
+    std::uint64_t blocks = 0, records = 0;  // in memory, on SSD
+    ByteCount bytes, stored_bytes;
+  };
   // A drop whose namespaces are not all durably gone.
   struct Drop {
     std::vector<ssd::TransferId> flushes;
-    std::vector<ssd::SpaceStatus> dropped;
-    std::uint64_t records = 0, evicted = 0;
+    std::vector<Space> dropped;
     std::uint64_t left = 0;  // namespaces that could not be dropped, and why
+    std::uint64_t left_records = 0;
     std::string why_left;
-    bool failed = false;
+    bool failed = false, dry_run = false;
     Answer answer;
   };
   // One that goes on while blocks of it are being written.
@@ -60,9 +80,13 @@ class Control {
   Result<std::string> pool_list(std::uint64_t after) const;
   Result<std::string> pool_wanted(const Result<std::uint32_t>& slabs) const;
   Result<std::string> list(const std::string& after) const;
-  enum class Unasked : std::uint8_t { kNo, kYes, kForced };
-  Result<std::vector<ssd::SpaceStatus>> chosen(const std::string& prefix, Unasked unasked) const;
-  void drop(const std::vector<ssd::SpaceStatus>& spaces, TimePoint now, Answer answer);
+  std::vector<Space> spaces(TimePoint now) const;
+  Result<std::vector<Space>> chosen(const DropAsked& asked, TimePoint now) const;
+  void drop(const DropAsked& asked, TimePoint now, Answer answer);
+  void drop_stored(const DropAsked& asked, Drop& drop) const;
+  void drop_unused(const DropAsked& asked, Drop& drop) const;
+  void drop_memory(const DropAsked& asked, Drop& drop, TimePoint now);
+  static std::string answer_of(const Drop& drop);
   void poll_drops();
 
   cache::Core& core_;

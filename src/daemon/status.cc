@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/text.h"
 #include "base/version.h"
@@ -22,7 +23,8 @@ const char* state_name(Session::Life life, Health health) {
 
 constexpr std::array kRefusals = {"none",         "queue_full",    "no_space", "index_full",
                                   "device_error", "write_stopped", "dropped"};
-constexpr std::array kLosses = {"none", "reclaimed", "corrupt", "namespace", "replaced", "device_error"};
+constexpr std::array kLosses = {"none",     "reclaimed",    "corrupt", "namespace",
+                                "replaced", "device_error", "unused"};
 static_assert(kRefusals.size() == static_cast<std::size_t>(ssd::Refusal::kCount));
 static_assert(kLosses.size() == static_cast<std::size_t>(ssd::Loss::kCount));
 
@@ -103,6 +105,26 @@ json loads_json(const cache::CoreStats& core) {
           {"spilling", core.spilling}};
 }
 
+// What may be evicted, in the order in which it goes.
+json eviction_json(const cache::CoreStats& core) {
+  const auto of = [](const cache::CoreStats::OfClass& one) {
+    return json({{"blocks", one.blocks}, {"bytes", one.bytes.value}, {"evicted", one.evicted}});
+  };
+  return {{"reclaimable", of(core.reclaimable)},
+          {"probationary", of(core.probationary)},
+          {"retained", of(core.retained)},
+          {"protected_bytes", core.protected_share.value}};
+}
+
+json publishes_json(const std::optional<cache::PublishActivity>& of) {
+  if (!of) return json::object();
+  return {{"open", of->open},
+          {"waiting", of->waiting},
+          {"lent_bytes", of->lent.value},
+          {"dropped", of->dropped},
+          {"oldest_s", static_cast<double>(of->oldest.ns) / 1e9}};
+}
+
 json nodes_json(const mem::PoolStats& pool) {
   json nodes = json::array();
   for (const mem::NodeStats& node : pool.nodes)
@@ -134,6 +156,7 @@ json pool_json(const mem::PoolStats& pool, const cache::CoreStats& core, const S
 
 std::string Manager::status_json() const {
   const cache::CoreStats core = host_->core().stats();
+  const TimePoint now = monotonic_now();
   json sessions = json::array();
   for (SessionId id : host_->live()) {
     const Session& session = host_->session(id);
@@ -149,15 +172,17 @@ std::string Manager::status_json() const {
     instances.push_back({{"id", hex_text(instance.id.bytes)},
                          {"ranks", instance.ranks},
                          {"world_size", instance.world_size},
-                         {"leases", instance.leases}});
+                         {"leases", instance.leases},
+                         {"publishes", publishes_json(host_->core().publish_activity(instance.id, now))}});
   json status = {{"version", kVersion},
                  {"incarnation", format_text("%016llx", static_cast<unsigned long long>(incarnation_.value))},
-                 {"uptime_s", static_cast<double>((monotonic_now() - started_).ns) / 1e9},
+                 {"uptime_s", static_cast<double>((now - started_).ns) / 1e9},
                  {"socket", options_.socket},
                  {"draining", draining_},
                  {"sessions", sessions},
                  {"instances", instances},
                  {"pool", pool_json(pool_->stats(), core, host_->slabs())},
+                 {"eviction", eviction_json(core)},
                  {"blocks", core.blocks},
                  {"inflight_images", core.inflight_images},
                  {"leases", core.leases},

@@ -201,6 +201,7 @@ void Index::fill(std::uint32_t link, const IndexRecord& record, std::span<const 
   cold.digest = marks[0].digest;
   cold.revision = marks[0].revision.value;
   cold.image_pages = record.image_pages;
+  cold.minute = 0;
 }
 
 Index::Placed Index::put(const IndexRecord& record, std::span<const ImageMark> marks) {

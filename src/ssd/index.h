@@ -68,6 +68,7 @@ class Index {
   }
   void marks(StoredId id, std::span<ImageMark> out) const;  // one a shard
   std::uint8_t& flags(StoredId id) { return hot_[id.value].flags; }
+  std::uint32_t& minute(StoredId id) { return cold_[id.value].minute; }  // the caller's; 0 of a new one
 
   // Records of a segment in no order; what is erased or relocated must not be the one to go
   // on from.
@@ -103,7 +104,8 @@ class Index {
   static_assert(sizeof(Hot) == 64);
   struct Cold {
     std::uint64_t digest, revision;
-    std::uint32_t image_pages, prev, next, reserved;  // list of the segment
+    std::uint32_t image_pages, prev, next;  // list of the segment
+    std::uint32_t minute;
   };
   struct Further {
     std::uint64_t digest, revision;

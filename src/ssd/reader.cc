@@ -33,6 +33,7 @@ Result<TransferId> Reader::read(StoredRef ref, std::span<SlotMemory> slots) {
   state_.index.marks(ref.id, marks);
   for (std::size_t i = 0; i < slots.size(); ++i) slots[i].mark = marks[i];
   state_.index.flags(ref.id) |= kHot;
+  state_.used_now(ref.id);
   ++state_.segments.at(record.segment).readers;
   ++state_.spaces.at(record.space).holds;
   Reads one;

@@ -46,7 +46,10 @@ struct Store::Impl {
   // The device has memory of every part.
   ~Impl() { state.io.drain(); }
 
-  void condemn(StoredRef ref);
+  void condemn(StoredRef ref) { bury(ref, Loss::kCorrupt); }
+  bool bury(StoredRef ref, Loss why);
+  std::vector<std::vector<StoredRef>> unused(std::span<const model::NamespaceDigest> digests, Duration least);
+  bool end_all(std::span<const StoredRef> records, Store::Unused& out);
   void path_failed(PathIndex path);
   void step();
   void close_step();
@@ -69,12 +72,14 @@ struct Store::Impl {
 
 // Gone now, and after a restart: by a tombstone with its own sequence, so that a newer
 // record of the key, accepted or to come, is not meant.
-void Store::Impl::condemn(StoredRef ref) {
-  if (!state.index.live(ref)) return;
+bool Store::Impl::bury(StoredRef ref, Loss why) {
+  if (!state.index.live(ref)) return true;
   const IndexRecord record = state.index.at(ref.id);
   const Space& space = state.spaces.at(record.space);
-  tombstones.bury({space.shape.digest, space.shape.group, record.hash, record.sequence}, state.newest_life());
-  state.forget(ref.id, Loss::kCorrupt);
+  const bool kept = tombstones.bury({space.shape.digest, space.shape.group, record.hash, record.sequence},
+                                    state.newest_life());
+  state.forget(ref.id, why);
+  return kept;
 }
 
 // Tombstones in segments that were being filled may not have become durable.
@@ -220,6 +225,73 @@ Result<Store::Dropped> Store::drop_space(const model::NamespaceDigest& digest) {
   return out;
 }
 
+// Of each namespace.
+std::vector<std::vector<StoredRef>> Store::Impl::unused(std::span<const model::NamespaceDigest> digests,
+                                                        Duration least) {
+  constexpr std::size_t kNobody = ~std::size_t{0};
+  std::vector<std::size_t> asked(limits::kStoredSpaces, kNobody);
+  for (std::size_t i = 0; i < digests.size(); ++i)
+    for (const SpaceIndex space : state.spaces.of(digests[i])) asked[space.value] = i;
+  std::vector<std::vector<StoredRef>> out(digests.size());
+  for (std::uint32_t s = 0; s < state.segments.size(); ++s) {
+    for (StoredId id = state.index.first_in(SegmentIndex(s)); id != kNotStored;
+         id = state.index.next_in(id)) {
+      const std::size_t of = asked[state.index.at(id).space.value];
+      const StoredRef ref = state.index.ref(id);
+      if (of != kNobody && state.visible(ref) && state.unused_for(id, least)) out[of].push_back(ref);
+    }
+  }
+  return out;
+}
+
+// By a tombstone each. False: there is no room for more.
+bool Store::Impl::end_all(std::span<const StoredRef> records, Store::Unused& out) {
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (tombstones.full()) {
+      out.left += records.size() - i;
+      return false;
+    }
+    bury(records[i], Loss::kUnused);
+  }
+  return true;
+}
+
+Store::Unused Store::drop_unused(std::span<const model::NamespaceDigest> digests, Duration least,
+                                 UnusedRun run) {
+  Unused out;
+  out.of.resize(digests.size());
+  const auto found = impl_->unused(digests, least);
+  bool buried = false;
+  for (std::size_t i = 0; i < digests.size(); ++i) {
+    std::uint64_t visible = 0;
+    for (const StoredRef ref : found[i])
+      out.of[i].bytes += ByteCount(bytes_of(impl_->state.index.at(ref.id)));
+    out.of[i].records = found[i].size();
+    if (run == UnusedRun::kCount || found[i].empty()) continue;
+    for (const SpaceIndex space : impl_->state.spaces.of(digests[i]))
+      visible += impl_->state.spaces.at(space).visible_records();
+    if (const auto whole = visible == found[i].size() ? drop_space(digests[i]) : Result<Dropped>(busy(""));
+        whole.ok()) {
+      out.flushes.push_back(whole->flushed);
+      continue;
+    }
+    const std::uint64_t left = out.left;
+    if (!impl_->end_all(found[i], out))
+      out.why_left =
+          "the store keeps no more ends of single blocks until segments with earlier ones are reclaimed";
+    out.of[i].records -= out.left - left;
+    buried = true;
+  }
+  if (!buried) return out;
+  const auto flushed = flush();
+  if (flushed.ok()) {
+    out.flushes.push_back(*flushed);
+  } else {
+    out.why_left = "they are gone, but not durably yet: " + flushed.error().message();
+  }
+  return out;
+}
+
 std::vector<SpaceStatus> Store::spaces() const {
   return impl_->state.spaces.list();
 }
@@ -241,6 +313,7 @@ Result<TransferId> Store::write(SpaceIndex space, const BlockHash& hash, std::sp
 void Store::poll(TimePoint now, std::vector<StoreEvent>& events) {
   StoreState& state = impl_->state;
   state.now = std::max(state.now, now);
+  if (state.begun.ns == 0) state.begun = state.now;
   impl_->scrub.step();
   for (int round = 0; round < kRoundsAPoll; ++round) {
     const std::size_t ended = state.io.pump(kResultsAPoll);

@@ -78,7 +78,16 @@ enum class Refusal : std::uint8_t {
   kCount,
 };
 // Why a record went, counted likewise; or why a read ended without bytes.
-enum class Loss : std::uint8_t { kNone, kReclaimed, kCorrupt, kNamespace, kReplaced, kDeviceError, kCount };
+enum class Loss : std::uint8_t {
+  kNone,
+  kReclaimed,
+  kCorrupt,
+  kNamespace,
+  kReplaced,
+  kDeviceError,
+  kUnused,
+  kCount
+};
 
 struct StoreEvent {
   enum class Kind : std::uint8_t {
@@ -180,6 +189,22 @@ class Store {
     std::uint64_t records = 0;
   };
   Result<Dropped> drop_space(const model::NamespaceDigest& digest);
+  // Records of these namespaces that have been neither read nor written for so long, those of an
+  // earlier life since this one began; one is counted from the minute of its use on. They
+  // end as those of drop_space() do, with the events of `flushes`; what a bound leaves is `left`.
+  // Walks the index.
+  enum class UnusedRun : std::uint8_t { kCount, kDrop };
+  struct Unused {
+    struct Of {
+      std::uint64_t records = 0;
+      ByteCount bytes;
+    };
+    std::vector<Of> of;  // by digest, as asked
+    std::vector<TransferId> flushes;
+    std::uint64_t left = 0;
+    std::string why_left;
+  };
+  Unused drop_unused(std::span<const model::NamespaceDigest> digests, Duration unused, UnusedRun run);
   std::vector<SpaceStatus> spaces() const;
   Result<TransferId> flush();
 

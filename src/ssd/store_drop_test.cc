@@ -73,6 +73,59 @@ TEST(StoreDropTest, spaces_list_drop_release) {
   EXPECT_EQ(bed.store().spaces().size(), 1u);
 }
 
+TEST(StoreDropTest, what_nobody_used_goes_for_good) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape a = small_shape(0x31), b = sharded_shape(0x32);
+  const SpaceIndex space_a = bed.space(a), space_b = bed.space(b);
+  const model::NamespaceDigest both[] = {a.digest, b.digest};
+  const auto unused = [&](std::int64_t minutes, Store::UnusedRun run) {
+    return bed.store().drop_unused(both, seconds(60 * minutes), run);
+  };
+  bed.write_blocks(space_a, a, 1, 10);
+  bed.write_blocks(space_b, b, 1, 5);
+  bed.pass(seconds(600));
+  bed.write_blocks(space_a, a, 11, 2);
+  ASSERT_NE(bed.read_now(space_a, a, 1), 0u);
+  bed.pass(seconds(600));
+  EXPECT_EQ(unused(25, Store::UnusedRun::kCount).of[0].records, 0u);
+  const Store::Unused counted = unused(15, Store::UnusedRun::kCount);
+  EXPECT_EQ(counted.of[0].records, 9u);
+  EXPECT_EQ(counted.of[0].bytes, ByteCount(9 * kPageBytes));
+  EXPECT_EQ(counted.of[1].records, 5u);
+  EXPECT_EQ(bed.store().stats().records, 17u) << "counting takes nothing";
+  const Store::Unused dropped = unused(15, Store::UnusedRun::kDrop);
+  EXPECT_EQ(dropped.of[0].records, 9u);
+  EXPECT_EQ(dropped.left, 0u);
+  ASSERT_EQ(dropped.flushes.size(), 2u) << "one namespace as a whole, the other record by record";
+  for (const TransferId flushed : dropped.flushes) EXPECT_TRUE(bed.await(flushed).ok);
+  EXPECT_EQ(lost(bed, Loss::kUnused), 9u);
+  EXPECT_EQ(lost(bed, Loss::kNamespace), 5u);
+  bed.crash({.seed = 1, .lost_percent = 100});
+  bed.start();
+  const SpaceIndex again = bed.space(a);
+  EXPECT_EQ(bed.readable(again, a, 1, 12), 3u);
+}
+
+// Nobody knows what was used in an earlier life: ages count from the start.
+TEST(StoreDropTest, what_was_found_at_the_start_counts_as_used_then) {
+  StoreBed bed;
+  bed.start();
+  const SpaceShape a = small_shape(0x31);
+  const model::NamespaceDigest digest = a.digest;
+  bed.write_blocks(bed.space(a), a, 1, 10);
+  bed.close();
+  bed.start();
+  const auto unused = [&] {
+    return bed.store().drop_unused({&digest, 1}, seconds(120), Store::UnusedRun::kCount).of[0].records;
+  };
+  EXPECT_EQ(unused(), 0u);
+  bed.pass(seconds(110));
+  EXPECT_EQ(unused(), 0u);
+  bed.pass(seconds(120));
+  EXPECT_EQ(unused(), 10u);
+}
+
 TEST(StoreDropTest, drop_vs_write_in_flight) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     StoreBed::Options options;

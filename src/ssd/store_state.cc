@@ -127,9 +127,19 @@ void StoreState::count_out(const IndexRecord& record, Loss why) {
 
 Index::Placed StoreState::enter(const IndexRecord& record, std::span<const ImageMark> marks) {
   const Index::Placed placed = index.put(record, marks);
-  if (placed.outcome == Index::Put::kNew || placed.outcome == Index::Put::kReplaced) count_in(record);
+  if (placed.outcome == Index::Put::kNew || placed.outcome == Index::Put::kReplaced) {
+    count_in(record);
+    used_now(placed.ref.id);
+  }
   if (placed.replaced) count_out(*placed.replaced, Loss::kReplaced);
   return placed;
+}
+
+// A minute that has begun may be almost over.
+bool StoreState::unused_for(StoredId id, Duration least) {
+  const std::int64_t last = std::max(index.minute(id), minute_of(begun));
+  const std::int64_t minutes = (least.ns + seconds(60).ns - 1) / seconds(60).ns;
+  return begun.ns != 0 && minute_of(now) - last > minutes;
 }
 
 void StoreState::forget(StoredId id, Loss why) {

@@ -61,6 +61,11 @@ class StoreState {
   void forget(StoredId record, Loss why);
   void move(StoredId record, SegmentIndex segment, std::uint32_t first_page);
 
+  // ---- ages, in minutes of `now` ----
+  void used_now(StoredId record) { index.minute(record) = minute_of(now); }
+  // It was last used that long ago at least; one that was recovered, when this life began.
+  bool unused_for(StoredId record, Duration least);
+
   // ---- places ----
   std::uint64_t offset_of(SegmentIndex segment, std::uint32_t page) const;
   Path& path_of(SegmentIndex segment) { return paths[segments.at(segment).path.value]; }
@@ -91,6 +96,7 @@ class StoreState {
   StoreStats stats;
   std::vector<StoreEvent> events;
   TimePoint now;
+  TimePoint begun;  // the first poll
   StoreUuid uuid{};
   std::uint64_t killed_records = 0;  // of all spaces
   // As found at the start: where an earlier life of the store had just begun when it ended.
@@ -99,6 +105,7 @@ class StoreState {
   bool closing = false;
 
  private:
+  static std::uint32_t minute_of(TimePoint at) { return static_cast<std::uint32_t>(at.ns / seconds(60).ns); }
   void count_in(const IndexRecord& record);
   void count_out(const IndexRecord& record, Loss why);
 

@@ -9,6 +9,7 @@
 #include "base/ids.h"
 #include "base/log.h"
 #include "base/result.h"
+#include "base/time.h"
 
 namespace orbitkv::daemon::cli {
 
@@ -30,6 +31,7 @@ struct ServeFlags {
   std::uint32_t stall_after_s = 30;  // 0: off
   std::string stalled_engine = "report";
   std::string log_level = "info";
+  std::uint32_t protected_percent = 20;  // of the pool
   // SSD; without a path there is none.
   std::vector<std::string> ssd_paths;
   std::string ssd_size;  // of all paths; "": of each, half of what is free, or as it was
@@ -57,6 +59,18 @@ struct EvictFlags {
 };
 int evict(const EvictFlags& flags);
 
+struct DropFlags {
+  std::string socket;
+  bool json = false;
+  std::vector<std::string> digests;  // of namespaces, or their beginnings
+  std::string scope;
+  std::string older_than;  // "90m", "2h", "7d"; "": of any age
+  bool all_unasked = false, force = false;
+  bool memory_only = false, ssd_only = false;
+  bool dry_run = false;
+};
+int drop(const DropFlags& flags);
+
 struct SsdFlags {
   std::string socket;
   bool json = false;
@@ -79,5 +93,7 @@ int pool_drain(const PoolFlags& flags);
 // "64KiB", "512MiB", "30gb", "30GiB", "1tb"; powers of 1024 in every spelling.
 Result<ByteCount> parse_size(const std::string& text);
 std::string format_size(ByteCount bytes);
+// "90s", "30m", "2h", "7d".
+Result<Duration> parse_age(const std::string& text);
 
 }  // namespace orbitkv::daemon::cli

@@ -1,5 +1,6 @@
-// evict, ssd list, ssd drop, pool: ControlRequests (daemon/control.h).
+// evict, drop, ssd list, ssd drop, pool: ControlRequests (daemon/control.h).
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/limits.h"
@@ -41,14 +42,34 @@ void print_namespaces(const json& list) {
 }
 
 void print_dropped(const json& answer) {
-  std::printf("dropped %llu namespaces with %llu blocks on SSD and %llu in memory\n",
-              count_of(answer, "namespaces"), count_of(answer, "records"), count_of(answer, "evicted"));
+  std::printf("%s %llu namespaces with %llu blocks (%s) on SSD and %llu (%s) in memory\n",
+              answer.at("dry_run").get<bool>() ? "would drop" : "dropped", count_of(answer, "namespaces"),
+              count_of(answer, "records"), size_of(answer, "stored_bytes").c_str(),
+              count_of(answer, "evicted"), size_of(answer, "evicted_bytes").c_str());
   const json& names = answer.at("names");
-  for (const json& name : names)
-    std::printf("%s  %s\n", name.at("digest").get<std::string>().substr(0, 16).c_str(),
+  for (const json& name : names) {
+    const auto scope = name.at("scope").get<std::string>();
+    std::printf("%s  %10llu blocks on SSD, %llu in memory%s%s\n    %s\n",
+                name.at("digest").get<std::string>().substr(0, 16).c_str(), count_of(name, "records"),
+                count_of(name, "blocks"), scope.empty() ? "" : ", scope ", scope.c_str(),
                 name.at("namespace").get<std::string>().c_str());
+  }
   if (names.size() < count_of(answer, "namespaces"))
     std::printf("and %llu more\n", count_of(answer, "namespaces") - names.size());
+}
+
+// What a drop was answered; 1 if something is left.
+int show_dropped(const char* name, const json& answer, bool as_json) {
+  if (as_json)
+    std::printf("%s\n", answer.dump().c_str());
+  else
+    print_dropped(answer);
+  const auto left = count_of(answer, "left"), records = count_of(answer, "left_records");
+  const auto why = answer.at("why_left").get<std::string>();
+  if (left + records == 0 && why.empty()) return 0;
+  std::fprintf(stderr, "orbitkv %s: %llu namespaces and %llu blocks on SSD are left: %s\n", name, left,
+               records, why.c_str());
+  return 1;
 }
 
 void print_slabs(const json& slabs) {
@@ -74,6 +95,22 @@ int change_pool(const char* name, const PoolFlags& flags, const json& request) {
   return 0;
 }
 }  // namespace
+
+Result<Duration> parse_age(const std::string& text) {
+  constexpr std::uint64_t kLongest = 10ull * 365 * 24 * 3600;
+  char* end = nullptr;
+  const std::uint64_t number = std::strtoull(text.c_str(), &end, 10);
+  const std::string unit(end);
+  std::uint64_t scale = 0;
+  if (unit == "s") scale = 1;
+  if (unit == "m") scale = 60;
+  if (unit == "h") scale = 3600;
+  if (unit == "d") scale = 24 * 3600;
+  const bool digits = !text.empty() && text.front() >= '0' && text.front() <= '9';
+  if (!digits || scale == 0 || number == 0 || number > kLongest / scale)
+    return reject("'" + text + "' is not an age; write for example 30m, 2h or 7d");
+  return seconds(static_cast<std::int64_t>(number * scale));
+}
 
 int pool_list(const PoolFlags& flags) {
   json all = json::array(), last;
@@ -167,15 +204,30 @@ int ssd_drop(const SsdFlags& flags) {
   }
   auto answer = control(flags.socket, "ssd drop", request);
   if (!answer.ok()) return failed("ssd drop", answer.error());
-  if (flags.json)
-    std::printf("%s\n", answer->dump().c_str());
-  else
-    print_dropped(*answer);
-  const auto left = count_of(*answer, "left");
-  if (left > 0)
-    std::fprintf(stderr, "orbitkv ssd drop: %llu namespaces are left: %s\n", left,
-                 answer->at("why_left").get<std::string>().c_str());
-  return left > 0 ? 1 : 0;
+  return show_dropped("ssd drop", *answer, flags.json);
+}
+
+int drop(const DropFlags& flags) {
+  const bool named = !flags.digests.empty() || !flags.scope.empty() || flags.all_unasked;
+  if (!named && flags.older_than.empty() && !flags.dry_run)
+    return failed("drop", reject("name what is to go: digests, --scope, --older-than or --all-unasked; "
+                                 "--dry-run alone shows what there is"));
+  if (flags.force && !flags.all_unasked) return failed("drop", reject("--force is for --all-unasked"));
+  if (flags.memory_only && flags.ssd_only)
+    return failed("drop", reject("--memory-only and --ssd-only exclude each other"));
+  json request = {
+      {"command", "drop"},       {"digests", flags.digests},
+      {"scope", flags.scope},    {"unasked", flags.all_unasked},
+      {"force", flags.force},    {"where", flags.memory_only ? "memory" : flags.ssd_only ? "ssd" : "all"},
+      {"dry_run", flags.dry_run}};
+  if (!flags.older_than.empty()) {
+    auto age = parse_age(flags.older_than);
+    if (!age.ok()) return failed("drop", age.error());
+    request["unused_s"] = age->ns / seconds(1).ns;
+  }
+  auto answer = control(flags.socket, "drop", request);
+  if (!answer.ok()) return failed("drop", answer.error());
+  return show_dropped("drop", *answer, flags.json);
 }
 
 }  // namespace orbitkv::daemon::cli

@@ -99,6 +99,10 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
   serve->add_option("--retire-headroom", flags.retire_headroom,
                     "memory beyond --pool-size for slabs that are being replaced, e.g. 1GiB\n[the larger of "
                     "one slab and 1/16 of the pool]");
+  serve
+      ->add_option("--cache-protected-percent", flags.protected_percent,
+                   "part of the pool for blocks that came back to a query: they are evicted last; 0: none")
+      ->capture_default_str();
   serve->add_option("--max-blocks", flags.max_blocks, "entries of the block table [pool size / 16 KiB]");
   serve->add_option("--spin", flags.spin_us, "microseconds of polling after the last command before sleeping")
       ->capture_default_str();
@@ -132,6 +136,29 @@ void add_evict(CLI::App& app, daemon::cli::EvictFlags& flags) {
   evict->add_flag("--json", flags.json, "one JSON object");
 }
 
+void add_drop(CLI::App& app, daemon::cli::DropFlags& flags) {
+  CLI::App* drop = app.add_subcommand("drop", "Forget blocks for good, in memory and on SSD.");
+  drop->footer(
+      "Examples: orbitkv drop --dry-run                    shows the namespaces that there are\n"
+      "          orbitkv drop 3f9a2c71d04be812\n"
+      "          orbitkv drop --scope tenant-a\n"
+      "          orbitkv drop --older-than 12h --dry-run\n"
+      "Pinned blocks go out of sight and are freed with their last pin; with --older-than they are in use\n"
+      "and stay. A block found on SSD at the start counts as used then. Exit status 1: some are left.");
+  drop->add_option("digest", flags.digests, "of a namespace, or its beginning: at least 8 digits");
+  drop->add_option("--scope", flags.scope, "all namespaces of this cache scope (ORBITKV_CACHE_SCOPE)");
+  drop->add_option("--older-than", flags.older_than,
+                   "only blocks that were not used for so long: 30m, 2h, 7d; counted in minutes");
+  drop->add_flag("--all-unasked", flags.all_unasked,
+                 "what no engine has asked for since the Manager started");
+  drop->add_flag("--force", flags.force, "--all-unasked also while no engine has registered: everything");
+  drop->add_flag("--memory-only", flags.memory_only, "what is on SSD stays");
+  drop->add_flag("--ssd-only", flags.ssd_only, "what is in memory stays, and may be written to SSD again");
+  drop->add_flag("--dry-run", flags.dry_run, "say what would go");
+  drop->add_option("--bootstrap-socket", flags.socket, "socket of the Manager [the default path of serve]");
+  drop->add_flag("--json", flags.json, "one JSON object");
+}
+
 CLI::App* add_ssd(CLI::App& app, daemon::cli::SsdFlags& flags) {
   CLI::App* ssd = app.add_subcommand("ssd", "List or drop what a running Manager has stored on SSD.");
   ssd->require_subcommand(1);
@@ -139,7 +166,7 @@ CLI::App* add_ssd(CLI::App& app, daemon::cli::SsdFlags& flags) {
                                        "The namespaces on SSD: engines that differ in anything that\n"
                                        "changes the meaning of bytes have one each.");
   CLI::App* drop = ssd->add_subcommand("drop", "Forget a namespace, in memory and on SSD, for good.");
-  drop->footer("Example: orbitkv ssd drop 3f9a2c71d04be812");
+  drop->footer("Example: orbitkv ssd drop 3f9a2c71d04be812\nSee orbitkv drop for scopes and ages.");
   drop->add_option("digest", flags.drop, "of the namespace, or its beginning: at least 8 digits");
   drop->add_flag("--unasked", flags.unasked, "all that no engine has asked for since the Manager started");
   drop->add_flag("--force", flags.force, "--unasked also while no engine has registered: everything");
@@ -202,7 +229,7 @@ void add_bench(CLI::App& app, bench::Flags& flags) {
   bench->add_option("name", flags.name, "one of the benches below, or all")->required();
   bench->add_option("file", flags.file,
                     "replay: a trace of transfers (ORBITKV_TRACE_TRANSFERS)\n"
-                    "endurance: a trace of requests, JSON lines with timestamp and hash_ids");
+                    "endurance, eviction: a trace of requests, JSON lines with timestamp and hash_ids");
   bench->add_option("--case", flags.only,
                     "only the case of this name, as the output writes it; a trailing * stands for the rest");
   bench
@@ -243,20 +270,23 @@ int main(int argc, char** argv) {
   daemon::cli::ServeFlags serve;
   daemon::cli::StatusFlags status;
   daemon::cli::EvictFlags evict;
+  daemon::cli::DropFlags drop;
   daemon::cli::SsdFlags ssd;
   daemon::cli::PoolFlags pool;
   bench::Flags bench;
   add_serve(app, serve);
   add_status(app, status);
   add_evict(app, evict);
+  add_drop(app, drop);
   const CLI::App* ssd_commands = add_ssd(app, ssd);
   const PoolCommands pool_commands = add_pool(app, pool);
   add_bench(app, bench);
   const auto is_named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_named).empty()) {
-    std::fprintf(stderr,
-                 "orbitkv: no command is called \"%s\"; there are: serve, status, evict, ssd, pool, bench\n",
-                 argv[1]);
+    std::fprintf(
+        stderr,
+        "orbitkv: no command is called \"%s\"; there are: serve, status, evict, drop, ssd, pool, bench\n",
+        argv[1]);
     return kUsageError;
   }
   try {
@@ -267,6 +297,7 @@ int main(int argc, char** argv) {
   if (app.got_subcommand("serve")) return daemon::cli::serve(serve);
   if (app.got_subcommand("status")) return daemon::cli::status(status);
   if (app.got_subcommand("evict")) return daemon::cli::evict(evict);
+  if (app.got_subcommand("drop")) return daemon::cli::drop(drop);
   if (app.got_subcommand("ssd"))
     return ssd_commands->got_subcommand("list") ? daemon::cli::ssd_list(ssd) : daemon::cli::ssd_drop(ssd);
   if (app.got_subcommand("pool")) return run_pool(pool_commands, pool);

@@ -138,6 +138,8 @@ Result<ServeOptions> check_together(const ServeFlags& flags) {
   if (flags.max_blocks > limits::kBlocks)
     return reject(format_text("--max-blocks is at most %u, not %u", limits::kBlocks, flags.max_blocks));
   options.core.max_blocks = flags.max_blocks ? flags.max_blocks : default_max_blocks(options.pool.bytes);
+  if (flags.protected_percent > 100) return reject("--cache-protected-percent is 0 to 100");
+  options.core.protected_percent = flags.protected_percent;
   options.core.lease_ttl = seconds(flags.lease_ttl_s);
   options.core.publish_wait = milliseconds(flags.publish_wait_ms);
   options.core.incomplete_ttl = seconds(flags.incomplete_ttl_s);

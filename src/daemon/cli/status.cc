@@ -57,6 +57,12 @@ void print_text(const json& status) {
   const auto count = [&](const char* key) { return count_of(status, key); };
   std::printf("blocks    %llu resident, %llu being written, %llu leases, %llu evicted\n", count("blocks"),
               count("inflight_images"), count("leases"), count("evicted"));
+  const json& eviction = status.at("eviction");
+  const auto blocks_of = [&](const char* name) { return count_of(eviction.at(name), "blocks"); };
+  std::printf(
+      "          next to be evicted: %llu reclaimable, %llu probationary, %llu retained (%s may be)\n",
+      blocks_of("reclaimable"), blocks_of("probationary"), blocks_of("retained"),
+      size_of(eviction, "protected_bytes").c_str());
   std::printf("queries   %llu blocks hit, %llu missed\n", count("hits"), count("misses"));
   std::printf("publish   %llu blocks, %llu filtered, %llu dropped, %llu abandoned\n", count("published"),
               count("filtered"), count("dropped"), count("abandoned"));
