@@ -6,6 +6,7 @@
 #include "cache/leases.h"
 #include "cache/loads.h"
 #include "cache/operations.h"
+#include "cache/recoveries.h"
 #include "cache/sessions.h"
 
 namespace orbitkv::cache {
@@ -57,6 +58,15 @@ void Leases::count(Census& census) const {
     if (lease.state == LeaseState::kRetired) continue;
     add(census.leases, lease.state);
     census.pinned += lease.records.size();
+    census.tickets += lease.unfinished ? 1 : 0;
+  }
+}
+
+void Recoveries::count(Census& census) const {
+  for (const Recovery& recovery : recoveries_) {
+    if (recovery.state == RecoveryState::kRetired) continue;
+    add(census.recoveries, recovery.state);
+    census.tickets += recovery.unfinished ? 1 : 0;
   }
 }
 

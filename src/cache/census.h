@@ -21,9 +21,13 @@ struct Census {
   Counts<ImageState> images{};  // kFree: not counted
   Counts<LoadState> loads{};    // kEnded: not counted
   Counts<LeaseState> leases{};  // kRetired: not counted
-  ByteCount held;               // extents of the pool that images have, in any state
-  std::uint64_t pins = 0;       // as the records count them
-  std::uint64_t pinned = 0;     // as leases, queries and restores hold them
+  // Likewise.
+  Counts<RecoveryState> recoveries{};
+  RetireState retire = RetireState::kIdle;
+  ByteCount held;             // extents of the pool that images have, in any state
+  std::uint32_t tickets = 0;  // unfinished: prefixes and recoveries
+  std::uint64_t pins = 0;     // as the records count them
+  std::uint64_t pinned = 0;   // as leases, queries and restores hold them
 };
 
 }  // namespace orbitkv::cache

@@ -322,6 +322,8 @@ Census Core::census() const {
   impl_->images.count(census);
   impl_->loads.count(census);
   impl_->leases.count(census);
+  impl_->recoveries.count(census);
+  census.retire = impl_->retirer.report().state;
   return census;
 }
 

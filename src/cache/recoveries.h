@@ -72,6 +72,7 @@ class Recoveries {
   void try_again(TimePoint now);
 
   RecoveryStats stats() const { return stats_; }
+  void count(Census& census) const;
 
  private:
   struct Name {

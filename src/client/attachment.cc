@@ -267,6 +267,29 @@ void Attachment::retire(RecordRef ref) {
 
 // ---- slabs ----
 
+bool Attachment::on_slabs(const wire::FrameView& view, const shm::Message& message) {
+  if (view.type == wire::FrameType::kSlabOffer) {
+    Status mapped = map_offer(message);
+    if (!mapped.ok()) ORBITKV_WARN("a slab could not be mapped: %s", mapped.error().message().c_str());
+    return true;
+  }
+  if (view.type != wire::FrameType::kSlabRetire) return false;
+  auto retire = wire::decode_slab_retire(message.frame);
+  if (retire.ok()) slabs_.retire(retire->slab);
+  return true;
+}
+
+void Attachment::send_released(const Send& send) {
+  if (!owes_slabs()) return;
+  for (const SlabId slab : slabs_.collect_released()) released_.push_back(slab);
+  while (!released_.empty()) {
+    wire::Buffer frame;
+    wire::encode(wire::SlabReleased{released_.back()}, frame);
+    if (!send(frame)) return;
+    released_.pop_back();
+  }
+}
+
 Status Attachment::map_offer(const shm::Message& message) {
   ORBITKV_ASSIGN_OR_RETURN(auto offer, wire::decode_slab_offer(message.frame));
   if (offer.slabs.size() != message.fds.size()) return reject("a slab offer without its descriptors");

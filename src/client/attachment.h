@@ -24,6 +24,7 @@
 #include "client/slab_table.h"
 #include "shm/bootstrap.h"
 #include "shm/channel.h"
+#include "wire/frame.h"
 #include "wire/lifecycle.h"
 #include "wire/messages.h"
 
@@ -41,6 +42,7 @@ class Attachment {
     std::uint32_t timeout_ms = 5000;
     std::uint32_t spins = 64;
     SlabUser* slabs = nullptr;  // outlives the attachment
+    SlabTable::Closing closing = SlabTable::Closing::kThread;
   };
   static Result<std::unique_ptr<Attachment>> open(const Target& target);
   // Over a session that the caller has made, without a socket: for simulation.
@@ -85,9 +87,16 @@ class Attachment {
   // The operation has ended on this side; the record is reused once the Manager let go.
   void retire(RecordRef ref);
 
-  // ---- slabs ----
+  // ---- slabs; but for the table I/O thread ----
   SlabTable& slabs() { return slabs_; }
-  // I/O thread: maps what the message offers, and wakes who waits for a grant or a slab.
+  // True: the frame is about slabs, which the Manager speaks of unasked, and has been obeyed.
+  bool on_slabs(const wire::FrameView& view, const shm::Message& message);
+  // Slabs retire, or the Manager has not been told of all that are unmapped.
+  bool owes_slabs() const { return slabs_.retiring() || !released_.empty(); }
+  // False: the frame has not gone out, and is sent the next time.
+  using Send = std::function<bool(const wire::Buffer& frame)>;
+  void send_released(const Send& send);
+  // Maps what the message offers, and wakes who waits for a grant or a slab.
   Status map_offer(const shm::Message& message);
   // Every operation has ended: unmaps all and says so, the last word of the session.
   void say_goodbye();
@@ -99,7 +108,7 @@ class Attachment {
       : target_(std::move(target)),
         socket_(std::move(socket)),
         peer_(std::move(peer)),
-        slabs_(target_.slabs) {}
+        slabs_(target_.slabs, target_.closing) {}
   Status greet();
   void start(shm::ClientChannel channel);
   Result<wire::Buffer> call_in_turn(wire::Opcode opcode, const Encode& encode, TimePoint deadline);
@@ -134,6 +143,7 @@ class Attachment {
   std::uint64_t next_operation_ = 1;
 
   SlabTable slabs_;
+  std::vector<SlabId> released_;  // that the Manager has not been told of
 };
 
 }  // namespace orbitkv::client

@@ -79,7 +79,6 @@ bool IoThread::sleep_ms(int ms) {
 Status IoThread::attach() {
   ORBITKV_ASSIGN_OR_RETURN(auto made, Attachment::open(target_));
   Attachment& link = *made;
-  released_.clear();
   link_.swap(std::move(made));
   // Whoever registers from here on sees either a session that is not ready, and this
   // loop takes the entry along, or one that is.
@@ -123,7 +122,7 @@ Result<wire::Buffer> IoThread::call_now(Attachment& link, std::uint64_t request,
     ORBITKV_ASSIGN_OR_RETURN(auto message,
                              link.socket().receive_within(static_cast<int>(target_.timeout_ms)));
     ORBITKV_ASSIGN_OR_RETURN(auto view, wire::open_frame(message.frame));
-    if (on_slabs(link, view, message)) continue;
+    if (link.on_slabs(view, message)) continue;
     if (auto error = wire::decode_socket_error(message.frame); error.ok())
       return Error(error->code, error->text);
     if (request_of(view) == request) return std::move(message.frame);
@@ -191,8 +190,7 @@ void IoThread::serve_session(Attachment& link) {
   for (;;) {
     if (link.lost()) return;
     link.channel().beat();
-    const bool retiring = link.slabs().retiring() || !released_.empty();
-    if (poll(fds, 3, retiring ? kRetirePollMs : kBeatMs) < 0 && errno != EINTR) return;
+    if (poll(fds, 3, link.owes_slabs() ? kRetirePollMs : kBeatMs) < 0 && errno != EINTR) return;
     {
       std::lock_guard lock(mutex_);
       if (stop_) return;
@@ -207,39 +205,15 @@ void IoThread::serve_session(Attachment& link) {
       if (!message->has_value()) break;
       on_message(link, **message);
     }
-    send_released(link);
+    link.send_released([&](const wire::Buffer& frame) { return link.socket().send(frame).ok(); });
     if (fds[1].revents) return;
-  }
-}
-
-bool IoThread::on_slabs(Attachment& link, const wire::FrameView& view, const shm::Message& message) {
-  if (view.type == wire::FrameType::kSlabOffer) {
-    Status mapped = link.map_offer(message);
-    if (!mapped.ok()) ORBITKV_WARN("a slab could not be mapped: %s", mapped.error().message().c_str());
-    return true;
-  }
-  if (view.type != wire::FrameType::kSlabRetire) return false;
-  auto retire = wire::decode_slab_retire(message.frame);
-  if (retire.ok()) link.slabs().retire(retire->slab);
-  return true;
-}
-
-// What the socket does not take now is said the next time.
-void IoThread::send_released(Attachment& link) {
-  if (!link.slabs().retiring() && released_.empty()) return;
-  for (const SlabId slab : link.slabs().collect_released()) released_.push_back(slab);
-  while (!released_.empty()) {
-    wire::Buffer frame;
-    wire::encode(wire::SlabReleased{released_.back()}, frame);
-    if (!link.socket().send(frame).ok()) return;
-    released_.pop_back();
   }
 }
 
 void IoThread::on_message(Attachment& link, const shm::Message& message) {
   auto view = wire::open_frame(message.frame);
   if (!view.ok()) return link.lose();
-  if (on_slabs(link, *view, message)) return;
+  if (link.on_slabs(*view, message)) return;
   std::lock_guard lock(mutex_);
   auto waiting = replies_.find(request_of(*view));
   if (waiting == replies_.end()) return;

@@ -57,9 +57,6 @@ class IoThread {
   void run();
   void serve_session(Attachment& link);
   void on_message(Attachment& link, const shm::Message& message);
-  // True: it is about slabs, which the Manager speaks of unasked.
-  bool on_slabs(Attachment& link, const wire::FrameView& view, const shm::Message& message);
-  void send_released(Attachment& link);
   bool attach_again();
   Status attach();
   Status register_all(Attachment& link);
@@ -73,7 +70,6 @@ class IoThread {
   Executors& executors_;
   Registry& registry_;
   UniqueFd wake_;
-  std::vector<SlabId> released_;  // that the Manager has not been told of
   std::thread thread_;
 
   std::mutex mutex_;

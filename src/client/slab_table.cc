@@ -75,7 +75,7 @@ std::vector<SlabId> SlabTable::collect_released() {
     if (at->second.retiring && at->second.uses.load(std::memory_order_acquire) == 0)
       to_close_.push_back(slabs_.extract(at));
   }
-  if (!to_close_.empty()) start_closer();
+  if (!to_close_.empty() && closing_ == Closing::kThread) start_closer();
   std::vector<SlabId> released;
   released.swap(released_);
   return released;
@@ -95,16 +95,26 @@ void SlabTable::close_loop() {
   std::unique_lock lock(mutex_);
   for (;;) {
     work_.wait(lock, [this] { return stop_ || !to_close_.empty(); });
-    if (to_close_.empty()) return;
-    Slabs::node_type slab = std::move(to_close_.back());
-    to_close_.pop_back();
-    const SlabId name = slab.key();
-    lock.unlock();
-    close(std::move(slab));
-    lock.lock();
-    released_.push_back(name);
-    --retiring_;
+    if (!close_next(lock)) return;
   }
+}
+
+bool SlabTable::close_one() {
+  std::unique_lock lock(mutex_);
+  return close_next(lock);
+}
+
+bool SlabTable::close_next(std::unique_lock<std::mutex>& lock) {
+  if (to_close_.empty()) return false;
+  Slabs::node_type slab = std::move(to_close_.back());
+  to_close_.pop_back();
+  const SlabId name = slab.key();
+  lock.unlock();
+  close(std::move(slab));
+  lock.lock();
+  released_.push_back(name);
+  --retiring_;
+  return true;
 }
 
 void SlabTable::close(Slabs::node_type slab) {

@@ -1,7 +1,8 @@
 // The slabs that one attachment has mapped, how many parts of transfers use each, and how
 // one that the Manager retires is let go of: no new use, and when the last has ended its
 // devices and then its mapping go, in a thread of its own, because a device may take its
-// time. Owned by the Attachment. Never unmaps under a use.
+// time; or, for simulation, when the caller says so. Owned by the Attachment. Never unmaps
+// under a use.
 #pragma once
 
 #include <atomic>
@@ -36,8 +37,10 @@ class SlabTable {
   };
 
  public:
+  // Who closes what is let go of.
+  enum class Closing : bool { kThread, kStepped };
   // user: may be null.
-  explicit SlabTable(SlabUser* user) : user_(user) {}
+  explicit SlabTable(SlabUser* user, Closing closing = Closing::kThread) : user_(user), closing_(closing) {}
   ~SlabTable();  // no use is left
 
   // Holds the mapping of one slab. Goes in any thread.
@@ -70,6 +73,8 @@ class SlabTable {
   // Lets go of what nobody uses any more, in the background; names what has been unmapped
   // since the last call.
   std::vector<SlabId> collect_released();
+  // kStepped: closes one that collect_released() let go of. False: there is none.
+  bool close_one();
   // All of them, here and now. No use is left.
   void unmap_all();
 
@@ -77,9 +82,11 @@ class SlabTable {
   using Slabs = std::map<SlabId, Entry>;
   void close_loop();
   void start_closer();
+  bool close_next(std::unique_lock<std::mutex>& lock);
   void close(Slabs::node_type slab);
 
   SlabUser* const user_;
+  const Closing closing_;
   mutable std::mutex mutex_;
   std::condition_variable work_;
   Slabs slabs_;

@@ -103,6 +103,28 @@ TEST(SlabTable, WhatIsNotHereIsLetGoOfAtOnce) {
   EXPECT_FALSE(table.retiring());
 }
 
+TEST(SlabTable, ClosesStepByStepWhereItsOwnerDoesIt) {
+  User user;
+  SlabTable table(&user, SlabTable::Closing::kStepped);
+  table.add(slab(1));
+  table.add(slab(2));
+  SlabTable::Use use;
+  ASSERT_EQ(table.use(SlabId(2), use), Found::kMapped);
+  table.retire(SlabId(1));
+  table.retire(SlabId(2));
+  EXPECT_FALSE(table.close_one()) << "nothing has been let go of yet";
+  EXPECT_TRUE(table.collect_released().empty());
+  EXPECT_EQ(user.count(), 2u);
+  EXPECT_TRUE(table.close_one());
+  EXPECT_FALSE(table.close_one()) << "the other is in use";
+  EXPECT_EQ(user.count(), 1u);
+  EXPECT_EQ(table.collect_released(), std::vector{SlabId(1)});
+  use = {};
+  EXPECT_TRUE(table.collect_released().empty());
+  table.unmap_all();
+  EXPECT_EQ(user.count(), 0u);
+}
+
 TEST(SlabTable, ADeviceThatTakesItsTimeKeepsNobodyElse) {
   User user;
   SlabTable table(&user);

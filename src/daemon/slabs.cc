@@ -35,8 +35,7 @@ Slabs::Slabs(const Parts& parts, const Config& config)
     : p_(parts),
       config_(config),
       slab_bytes_(parts.pool.slabs().front().bytes),
-      configured_(static_cast<std::uint32_t>(parts.pool.slabs().size())),
-      wanted_(configured_) {
+      wanted_(static_cast<std::uint32_t>(parts.pool.slabs().size())) {
   const ByteCount share(parts.pool.stats().configured.value / kHeadroomShare);
   if (config_.headroom.value == 0) config_.headroom = std::max(slab_bytes_, share);
 }
@@ -104,6 +103,13 @@ void Slabs::take() {
   settle_start();
 }
 
+// A pool that is not prefaulted lends from it at once.
+Result<SlabId> Slabs::add_one() {
+  auto added = p_.pool.add(slab_bytes_);
+  if (added.ok()) take();
+  return added;
+}
+
 // What could not be built at the start is not tried again by itself.
 void Slabs::settle_start() {
   if (started_ || p_.pool.building()) return;
@@ -120,11 +126,9 @@ Slabs::Count Slabs::count() const {
   return count;
 }
 
+// The last slab of a pool may be smaller than the others; what takes its place is not.
 ByteCount Slabs::limit() const {
-  const ByteCount pool = p_.pool.stats().configured;
-  const ByteCount more = (wanted_ - std::min(wanted_, configured_)) * slab_bytes_;
-  const ByteCount less = std::min(pool, (configured_ - std::min(wanted_, configured_)) * slab_bytes_);
-  return pool + more - less + config_.headroom;
+  return wanted_ * slab_bytes_ + config_.headroom;
 }
 
 ByteCount Slabs::retired_bytes() const {
@@ -172,7 +176,7 @@ void Slabs::replace(TimePoint now) {
   if (now < retry_) return;
   if (!may_add(slab_bytes_)) return say_smaller();
   build_failed_ = false;
-  const auto added = p_.pool.add(slab_bytes_);
+  const auto added = add_one();
   if (!added.ok()) retry_ = now + kRetryAfter;
   if (!added.ok() && !std::exchange(said_smaller_, true))
     ORBITKV_WARN("the pool is %u slabs smaller than it should be: %s", wanted_ - have.offered,
@@ -216,7 +220,7 @@ void Slabs::choose_quarantined(TimePoint now) {
   if (!started_) return;
   next_ = Next{oldest->first, now};
   const Count have = count();
-  if (have.building == 0 && have.offered <= wanted_ && may_add(slab_bytes_)) (void)p_.pool.add(slab_bytes_);
+  if (have.building == 0 && have.offered <= wanted_ && may_add(slab_bytes_)) (void)add_one();
 }
 
 // The one that the operator named, else the emptiest.

@@ -106,6 +106,7 @@ class Slabs {
   };
 
   void take();
+  Result<SlabId> add_one();
   void settle_start();
   void note_quarantine(TimePoint now);
   void forget_released();
@@ -121,8 +122,7 @@ class Slabs {
 
   Parts p_;
   Config config_;
-  const ByteCount slab_bytes_;      // of a new one
-  const std::uint32_t configured_;  // slabs at start
+  const ByteCount slab_bytes_;  // of a new one
   std::uint32_t wanted_;
   std::vector<Offered> offered_;
   std::uint32_t last_number_ = 0;

@@ -49,11 +49,12 @@ class SlabsTest : public testing::Test, public Host::Owner {
   };
 
   SlabsTest() { start({}); }
-  void start(const Slabs::Config& config) {
+  void start(const Slabs::Config& config, ByteCount bytes = kSlab) {
     set_log_level(LogLevel::kOff);
     host.reset();
     mem::PoolConfig small;
-    small.bytes = kSlab;
+    small.bytes = bytes;
+    small.slab = kSlab;
     small.prefault = false;
     pool = std::move(*mem::Pool::create(small));
     host = std::make_unique<Host>(cache::CoreConfig{}, *pool, *this, nullptr, Epoch(7), config);
@@ -342,6 +343,28 @@ TEST_F(SlabsTest, SlabsAreAddedAndDrainedByOrder) {
   die_in_save(2);
   for (int i = 0; i < 10; ++i) pass(seconds(1));
   EXPECT_LE(stats().capacity, kSlab);
+}
+
+TEST_F(SlabsTest, ASmallLastSlabIsReplacedByAWholeOne) {
+  Slabs::Config config;
+  config.headroom = ByteCount(4096);
+  start(config, ByteCount(5 * kSlab.value / 2));
+  EXPECT_EQ(*host->slabs().drain(SlabId(2)), 2u);
+  for (int i = 0; i < 4; ++i) pass(milliseconds(250));
+  ASSERT_EQ(stats().capacity, 2 * kSlab);
+  EXPECT_EQ(*host->slabs().add(kSlab), 3u);
+  for (int i = 0; i < 4; ++i) pass(seconds(6));
+  EXPECT_EQ(stats().capacity, 3 * kSlab);
+}
+
+// What the core may lend from, the device and the clients must know.
+TEST_F(SlabsTest, ASparseSlabIsKnownAsSoonAsItIsLentFrom) {
+  const Client client = attach(1);
+  ASSERT_TRUE(host->slabs().add(kSlab).ok());
+  host->tick(now);
+  EXPECT_EQ(stats().capacity, 2 * kSlab);
+  EXPECT_EQ(slabs().offered(), 2u);
+  EXPECT_EQ(offered(client), (std::vector{SlabId(0), SlabId(1)}));
 }
 
 TEST_F(SlabsTest, PressureTakesOneSlabAtATimeAndNotTheLastOnes) {

@@ -241,7 +241,7 @@ Result<std::unique_ptr<Pool>> Pool::create(const PoolConfig& config) {
   ORBITKV_RETURN_IF_ERROR(check_memory(impl->config, memory));
   impl->ready = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!impl->ready.valid()) return errno_error("cannot make an eventfd");
-  const std::vector<ByteCount> sizes = slab_sizes(impl->config.bytes);
+  const std::vector<ByteCount> sizes = slab_sizes(impl->config.bytes, config.slab);
   impl->stats.configured = impl->config.bytes;
   ORBITKV_RETURN_IF_ERROR(allow_descriptors(sizes.size()));
   // Builders are told where descriptors stand.

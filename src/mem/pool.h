@@ -22,6 +22,7 @@ namespace orbitkv::mem {
 
 struct PoolConfig {
   ByteCount bytes;  // total, cut as slab_sizes() says
+  ByteCount slab;   // 0; else slabs of so many bytes, for tests and simulation
   HugePages huge_pages = HugePages::kAuto;
   std::uint32_t unit = 64;    // extents begin and end at multiples of it: a power of two, 64 .. 4096
   bool prefault = true;       // false: slabs are sparse and offered at once

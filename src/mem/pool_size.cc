@@ -26,17 +26,21 @@ double gibibytes(ByteCount bytes) {
   return static_cast<double>(bytes.value) / static_cast<double>(kGiB.value);
 }
 
+std::vector<ByteCount> cut(ByteCount bytes, ByteCount each) {
+  std::vector<ByteCount> sizes;
+  for (ByteCount left = bytes; left.value > 0; left -= sizes.back()) sizes.push_back(std::min(left, each));
+  return sizes;
+}
+
 }  // namespace
 
-std::vector<ByteCount> slab_sizes(ByteCount bytes) {
+std::vector<ByteCount> slab_sizes(ByteCount bytes, ByteCount each) {
+  if (each.value > 0) return cut(bytes, each);
   if (bytes < kOneSlab) return {bytes};
   const std::uint64_t least = (bytes.value + limits::kSlabBytes.value - 1) / limits::kSlabBytes.value;
   const std::uint64_t count = std::max(least, std::min(kSlabsWanted, bytes.value / kLeastSlab.value));
   const std::uint64_t step = count * limits::kHugePageBytes.value;
-  const ByteCount each((bytes.value + step - 1) / step * limits::kHugePageBytes.value);
-  std::vector<ByteCount> sizes;
-  for (ByteCount left = bytes; left.value > 0; left -= sizes.back()) sizes.push_back(std::min(left, each));
-  return sizes;
+  return cut(bytes, ByteCount((bytes.value + step - 1) / step * limits::kHugePageBytes.value));
 }
 
 Status check_config(const PoolConfig& config) {

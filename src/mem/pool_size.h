@@ -14,8 +14,9 @@ namespace orbitkv::mem {
 struct PoolConfig;
 
 // One slab below 512 MiB. Above: slabs of one size, but for rounding to 2 MiB, from 256 MiB
-// (so that the largest image fits) to 1 GiB; four of them where that can be.
-std::vector<ByteCount> slab_sizes(ByteCount bytes);
+// (so that the largest image fits) to 1 GiB; four of them where that can be. `each` is not 0:
+// slabs of so many bytes, which are whole pages, and what is left.
+std::vector<ByteCount> slab_sizes(ByteCount bytes, ByteCount each = {});
 
 Status check_config(const PoolConfig& config);
 // Of a prefaulted pool; sparse ones are taken at their word: they are for tests and for

@@ -33,6 +33,12 @@ TEST(PoolSize, SmallPoolsAreOneSlabAndOthersCanBeCut) {
   }
 }
 
+TEST(PoolSize, SlabsOfAGivenSizeAndWhatIsLeft) {
+  const ByteCount page(4096);
+  EXPECT_EQ(slab_sizes(10 * page, 4 * page), (std::vector{4 * page, 4 * page, 2 * page}));
+  EXPECT_EQ(slab_sizes(2 * kGiB, 2 * kGiB), std::vector{2 * kGiB});
+}
+
 TEST(PoolSize, EverySizeKeepsTheBounds) {
   for (std::uint64_t mib = 512; mib < 70 * 1024; mib += 37) {
     const auto sizes = slab_sizes(mib * kMiB);

@@ -19,15 +19,19 @@ enum class ActionKind : std::uint8_t {
   kPublish,
   kDiscover,
   kRead,
+  kRecover,  // all pages of a boundary, of all groups
   kRestore,
   kRelease,
   kCancel,
+  kPollOld,  // a ticket of a list that another one has replaced
   kUnregister,
   kStatus,
   kLeave,  // an engine says goodbye; another one takes its place
   // What the operator does.
   kEvict,
   kDropSpace,
+  kPoolAdd,
+  kPoolDrain,
   kPass,  // seconds in which nobody asks for anything
   // Faults.
   kKillEngine,     // all of its processes, between two of their steps
@@ -52,7 +56,12 @@ enum class ActionKind : std::uint8_t {
   kIoDelay,
   kIoFull,
   kIoFlip,
-  kJump,  // the clock, over everything that was due
+  kJump,           // the clock, over everything that was due
+  kPressure,       // the machine has too little memory
+  kSlowUnmap,      // a device takes its time to let go of a slab
+  kCrowdSessions,  // other processes take all sessions that are left
+  kHogMetadata,    // lists so long that the session's metadata is full, and never complete
+  kHogTickets,     // more questions than a session may have open
   kCount,
 };
 inline constexpr std::size_t kActionKinds = static_cast<std::size_t>(ActionKind::kCount);

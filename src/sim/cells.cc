@@ -31,6 +31,11 @@ constexpr std::array kRestoreStates = {"submitted", "awaiting", "pinned", "grant
                                        "claimed",   "orphaned", "ended"};
 constexpr std::array kRestoreEvents = {"await",    "pin",  "give_up",  "nothing",    "bank_full", "grant",
                                        "verified", "fail", "withdraw", "claim_seen", "lost",      "detach"};
+constexpr std::array kRecoveryStates = {"collecting", "waiting", "loading", "ready", "missed", "retired"};
+constexpr std::array kRecoveryEvents = {"part",      "in_memory", "loads", "no_room", "landed", "fail",
+                                        "same_list", "emptied",   "told",  "cancel",  "expire"};
+constexpr std::array kRetireStates = {"idle", "images", "grants", "claims", "device", "drained"};
+constexpr std::array kRetireEvents = {"begin", "swept", "revoked", "detached", "quiet", "abandon"};
 constexpr std::array kRecordStateNames = {"free",    "reserved", "preparing", "granted", "active",
                                           "drained", "reaped",   "failed",    "revoked", "acknowledged"};
 
@@ -45,6 +50,8 @@ static_assert(named<ImageState, ImageEvent>(kImageStates, kImageEvents));
 static_assert(named<LoadState, LoadEvent>(kLoadStates, kLoadEvents));
 static_assert(named<LeaseState, LeaseEvent>(kLeaseStates, kLeaseEvents));
 static_assert(named<RestoreState, RestoreEvent>(kRestoreStates, kRestoreEvents));
+static_assert(named<RecoveryState, RecoveryEvent>(kRecoveryStates, kRecoveryEvents));
+static_assert(named<RetireState, RetireEvent>(kRetireStates, kRetireEvents));
 static_assert(kRecordStateNames.size() == shm::kRecordStates);
 
 // Why no run can pass these. A test fails if one does.
@@ -52,22 +59,13 @@ struct Unreachable {
   const char *table, *row, *column, *why;
 };
 constexpr Unreachable kUnreachable[] = {
-    {"session", "stalled", "*", "clients without a thread that beats are not watched for stalls"},
-    {"session", "*", "stalled", "clients without a thread that beats are not watched for stalls"},
-    {"session", "*", "revived", "clients without a thread that beats are not watched for stalls"},
-    {"publish", "orphaned", "*", "no slab retires: the client lets go of one with a thread of its own"},
-    {"publish", "*", "detach", "no slab retires: the client lets go of one with a thread of its own"},
-    {"restore", "orphaned", "*", "no slab retires: the client lets go of one with a thread of its own"},
-    {"restore", "*", "detach", "no slab retires: the client lets go of one with a thread of its own"},
     {"session", "open", "process_ended", "the host closes a session before its process has ended"},
+    {"session", "stalled", "process_ended", "the host closes a session before its process has ended"},
     {"session", "closing", "closed", "the host closes a session once"},
     {"session", "gone", "closed", "the host closes a session once"},
+    {"lease", "loading", "expire", "a wait that is over ends with what has landed"},
     {"record", "reserved", "failed",
      "a request that is refused is answered; the client takes its record back"},
-    {"record", "revoked", "acknowledged", "a grant is revoked with its session, which reserves nothing more"},
-    {"load", "queued", "gone", "the store takes 4,096 reads at once, more than a run has"},
-    {"load", "queued", "abandon", "the store takes 4,096 reads at once, more than a run has"},
-    {"fault", "*", "load.queued", "the store takes 4,096 reads at once, more than a run has"},
 };
 
 const char* why_unreachable(const Cell& cell) {
@@ -85,16 +83,21 @@ struct Met {
   const char* state;
 };
 constexpr Met kMet[] = {
-    {"session", "open"},    {"session", "closing"},  {"publish", "waiting"},     {"publish", "reserved"},
-    {"publish", "granted"}, {"publish", "claimed"},  {"restore", "awaiting"},    {"restore", "pinned"},
-    {"restore", "granted"}, {"restore", "claimed"},  {"image", "lent"},          {"image", "sealed"},
-    {"image", "dropped"},   {"image", "loading"},    {"image", "load_failed"},   {"load", "queued"},
-    {"load", "submitted"},  {"lease", "collecting"}, {"lease", "loading"},       {"lease", "ready"},
-    {"lease", "consuming"}, {"lease", "missed"},     {"record", "reserved"},     {"record", "preparing"},
-    {"record", "granted"},  {"record", "active"},    {"record", "drained"},      {"record", "reaped"},
-    {"record", "failed"},   {"record", "revoked"},   {"record", "acknowledged"},
+    {"session", "open"},     {"session", "stalled"},     {"session", "closing"},  {"publish", "waiting"},
+    {"publish", "reserved"}, {"publish", "granted"},     {"publish", "claimed"},  {"publish", "orphaned"},
+    {"restore", "awaiting"}, {"restore", "pinned"},      {"restore", "granted"},  {"restore", "claimed"},
+    {"restore", "orphaned"}, {"image", "lent"},          {"image", "sealed"},     {"image", "dropped"},
+    {"image", "loading"},    {"image", "load_failed"},   {"load", "queued"},      {"load", "submitted"},
+    {"lease", "collecting"}, {"lease", "loading"},       {"lease", "ready"},      {"lease", "consuming"},
+    {"lease", "missed"},     {"recovery", "collecting"}, {"recovery", "waiting"}, {"recovery", "loading"},
+    {"recovery", "ready"},   {"recovery", "missed"},     {"retire", "grants"},    {"retire", "claims"},
+    {"retire", "device"},    {"record", "reserved"},     {"record", "preparing"}, {"record", "granted"},
+    {"record", "active"},    {"record", "drained"},      {"record", "reaped"},    {"record", "failed"},
+    {"record", "revoked"},   {"record", "acknowledged"},
 };
-std::array<std::array<bool, std::size(kMet)>, kActionKinds> g_met{};
+// Who meets a state: faults, by their kinds, and retirements, by their states.
+constexpr std::size_t kMeeters = kActionKinds + kRetireStates.size();
+std::array<std::array<bool, std::size(kMet)>, kMeeters> g_met{};
 
 std::size_t place_of(const char* machine, const char* state) {
   std::size_t i = 0;
@@ -105,12 +108,22 @@ std::size_t place_of(const char* machine, const char* state) {
 }
 
 template <class Names, class Counts>
-void mark_machine(ActionKind fault, const char* machine, const Names& names, const Counts& counts) {
+void mark_machine(std::size_t meeter, const char* machine, const Names& names, const Counts& counts) {
   for (std::size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == 0) continue;
     const std::size_t place = place_of(machine, names[i]);
-    if (place < std::size(kMet)) g_met[static_cast<std::size_t>(fault)][place] = true;
+    if (place < std::size(kMet)) g_met[meeter][place] = true;
   }
+}
+
+void mark_all(std::size_t meeter, const cache::Census& census) {
+  mark_machine(meeter, "session", kSessionStates, census.sessions);
+  mark_machine(meeter, "publish", kPublishStates, census.publishes);
+  mark_machine(meeter, "restore", kRestoreStates, census.restores);
+  mark_machine(meeter, "image", kImageStates, census.images);
+  mark_machine(meeter, "load", kLoadStates, census.loads);
+  mark_machine(meeter, "lease", kLeaseStates, census.leases);
+  mark_machine(meeter, "recovery", kRecoveryStates, census.recoveries);
 }
 
 // Calls each(row, column, passed) for every legal cell of a table.
@@ -137,18 +150,27 @@ void each_cell_of_all(Each each) {
   each_cell<LoadState, LoadEvent>(kLoadStates, kLoadEvents, in("load"));
   each_cell<LeaseState, LeaseEvent>(kLeaseStates, kLeaseEvents, in("lease"));
   each_cell<RestoreState, RestoreEvent>(kRestoreStates, kRestoreEvents, in("restore"));
+  each_cell<RecoveryState, RecoveryEvent>(kRecoveryStates, kRecoveryEvents, in("recovery"));
+  each_cell<RetireState, RetireEvent>(kRetireStates, kRetireEvents, in("retire"));
   for (const shm::RecordEdge& edge : shm::kRecordEdges) {
     const auto from = static_cast<std::size_t>(edge.from), to = static_cast<std::size_t>(edge.to);
     each("record", kRecordStateNames[from], kRecordStateNames[to], shm::passed_edges()[from][to].load());
   }
+  const auto meets = [&](const char* table, const char* row, std::size_t meeter) {
+    for (std::size_t m = 0; m < std::size(kMet); ++m) {
+      const bool core =
+          std::strcmp(kMet[m].machine, "record") != 0 && std::strcmp(kMet[m].machine, "retire") != 0;
+      if (meeter >= kActionKinds && !core) continue;
+      const std::string column = std::string(kMet[m].machine) + "." + kMet[m].state;
+      each(table, row, column.c_str(), g_met[meeter][m]);
+    }
+  };
   for (std::size_t f = 0; f < kActionKinds; ++f) {
     const ActionInfo& info = info_of(static_cast<ActionKind>(f));
-    if (!info.fault) continue;
-    for (std::size_t m = 0; m < std::size(kMet); ++m) {
-      const std::string column = std::string(kMet[m].machine) + "." + kMet[m].state;
-      each("fault", info.name, column.c_str(), g_met[f][m]);
-    }
+    if (info.fault) meets("fault", info.name, f);
   }
+  for (std::size_t s = 1; s < kRetireStates.size(); ++s)
+    meets("retirement", kRetireStates[s], kActionKinds + s);
 }
 
 }  // namespace
@@ -170,17 +192,19 @@ void add_reached(std::uint8_t* out) {
 }
 
 void mark_fault(ActionKind fault, const cache::Census& census) {
-  mark_machine(fault, "session", kSessionStates, census.sessions);
-  mark_machine(fault, "publish", kPublishStates, census.publishes);
-  mark_machine(fault, "restore", kRestoreStates, census.restores);
-  mark_machine(fault, "image", kImageStates, census.images);
-  mark_machine(fault, "load", kLoadStates, census.loads);
-  mark_machine(fault, "lease", kLeaseStates, census.leases);
+  const auto meeter = static_cast<std::size_t>(fault);
+  mark_all(meeter, census);
+  const std::size_t retire = place_of("retire", kRetireStates[static_cast<std::size_t>(census.retire)]);
+  if (retire < std::size(kMet)) g_met[meeter][retire] = true;
 }
 
 void mark_fault(ActionKind fault, shm::RecordState state) {
   const std::size_t place = place_of("record", kRecordStateNames[static_cast<std::size_t>(state)]);
   if (place < std::size(kMet)) g_met[static_cast<std::size_t>(fault)][place] = true;
+}
+
+void mark_retirement(cache::RetireState state, const cache::Census& census) {
+  mark_all(kActionKinds + static_cast<std::size_t>(state), census);
 }
 
 Coverage coverage_of(const std::uint8_t* reached) {

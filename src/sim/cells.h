@@ -29,6 +29,8 @@ void add_reached(std::uint8_t* out);
 // A fault meets whatever there is now.
 void mark_fault(ActionKind fault, const cache::Census& census);
 void mark_fault(ActionKind fault, shm::RecordState state);
+// So does a slab that retires, when it comes to a state.
+void mark_retirement(cache::RetireState state, const cache::Census& census);
 
 struct Coverage {
   std::size_t cells = 0, reached = 0;   // of those that can be reached

@@ -34,6 +34,7 @@ std::optional<std::string> recount(const cache::Core& core, const mem::Pool& poo
     return differs("sealed images", at(census.images, ImageState::kSealed), stats.blocks);
   if (at(census.images, ImageState::kLent) != stats.inflight_images)
     return differs("images in flight", at(census.images, ImageState::kLent), stats.inflight_images);
+  if (census.tickets != stats.tickets) return differs("unfinished tickets", census.tickets, stats.tickets);
   if (sum(census.loads) != stats.loading) return differs("loads", sum(census.loads), stats.loading);
   if (at(census.images, ImageState::kLoading) != stats.loading)
     return differs("loading images", at(census.images, ImageState::kLoading), stats.loading);

@@ -5,6 +5,8 @@
 namespace orbitkv::sim {
 namespace {
 
+constexpr ByteCount kPage{4096};
+
 DurationRange range_us(std::int64_t least, std::int64_t most) {
   return {microseconds(least), microseconds(most)};
 }
@@ -18,6 +20,10 @@ GroupPlan draw_group(Random& random, std::uint16_t id) {
   group.rows = static_cast<std::uint32_t>(random.between(1, 3));
   group.row_bytes = 8 * random.between(2, 12);
   group.interleaved = random.percent(40);
+  if (id == 0 || random.percent(30)) return group;
+  group.rule = random.percent(50) ? RecoveryRule::kWindow : RecoveryRule::kCheckpoint;
+  if (group.rule == RecoveryRule::kWindow)
+    group.window_tokens = static_cast<std::uint32_t>(random.between(1, 4 * kBlockTokens));
   return group;
 }
 
@@ -28,7 +34,7 @@ void draw_spaces(Random& random, Config& config) {
     space.index = i;
     space.name = "model-" + std::to_string(i);
     space.world = static_cast<std::uint16_t>(random.percent(50) ? 1 : random.between(2, 4));
-    const std::uint64_t groups = random.between(1, 2);
+    const std::uint64_t groups = random.between(1, 3);
     for (std::uint16_t g = 0; g < groups; ++g) space.groups.push_back(draw_group(random, g));
     config.spaces.push_back(std::move(space));
   }
@@ -60,7 +66,28 @@ void draw_limits(Random& random, Config& config) {
 }
 
 void draw_crowding(Random& random, Config& config) {
-  config.bank_bytes = random.percent(30) ? 4096 : limits::kPlanBankBytes;
+  config.bank_bytes =
+      random.percent(30) ? random.one_of<std::uint32_t>({1024, 1536, 4096}) : limits::kPlanBankBytes;
+  config.core.reply_ttl = random.percent(20) ? milliseconds(100) : seconds(5);
+}
+
+// One slab, or a few; with a single one a death takes all of the pool out of use.
+void draw_slabs(Random& random, Config& config) {
+  const std::uint64_t count = random.between(1, 4);
+  const std::uint64_t bytes = config.pool.value / count / kPage.value * kPage.value;
+  config.slab = ByteCount(std::max<std::uint64_t>(bytes, 4 * kPage.value));
+  config.slabs.retire_after =
+      random.percent(25) ? kNever : milliseconds(static_cast<std::int64_t>(random.between(10, 1000)));
+  config.slabs.least = random.percent(50) ? config.slab : ByteCount();
+  config.slabs.headroom = random.percent(30) ? kPage : ByteCount();
+  config.core.retire_store_wait = random.percent(50) ? milliseconds(5) : milliseconds(500);
+  config.core.retire_claim_wait = random.percent(50) ? milliseconds(1) : milliseconds(500);
+}
+
+void draw_stalls(Random& random, Config& config) {
+  if (random.percent(60)) return;
+  config.stalls.after = milliseconds(static_cast<std::int64_t>(random.between(1500, 3000)));
+  config.stalls.kill = random.percent(50);
 }
 
 void draw_ssd(Random& random, Config& config) {
@@ -72,6 +99,8 @@ void draw_ssd(Random& random, Config& config) {
   config.ssd.depth = static_cast<std::uint32_t>(random.between(1, 16));
   config.ssd.policy = static_cast<std::uint32_t>(random.below(3));
   config.ssd.flush = milliseconds(static_cast<std::int64_t>(random.between(2, 500)));
+  config.ssd.reads =
+      random.percent(40) ? static_cast<std::uint32_t>(random.between(1, 3)) : limits::kStoreReads;
 }
 
 void draw_times(Random& random, Config& config) {
@@ -95,6 +124,7 @@ void draw_weights(Random& random, Config& config) {
     if (info.fault && mood < 6 && random.percent(70)) weight = 0;
     if (info.fault && mood == 9) weight *= 4;
     if (!info.fault && random.percent(15)) weight *= 3;
+    if (static_cast<ActionKind>(i) == ActionKind::kStopEngine && config.stalls.after.ns > 0) weight *= 3;
     config.weights[i] = weight;
   }
 }
@@ -109,6 +139,8 @@ Config draw_config(std::uint64_t seed) {
   draw_engines(random, config);
   draw_limits(random, config);
   draw_crowding(random, config);
+  draw_slabs(random, config);
+  draw_stalls(random, config);
   draw_ssd(random, config);
   draw_times(random, config);
   config.chains = static_cast<std::uint32_t>(random.between(1, 12));

@@ -11,10 +11,17 @@
 #include "base/ids.h"
 #include "base/time.h"
 #include "cache/core.h"
+#include "daemon/slabs.h"
+#include "daemon/stall.h"
 #include "sim/actions.h"
 #include "sim/random.h"
 
 namespace orbitkv::sim {
+
+// Quarantine retires no slab.
+inline constexpr Duration kNever = seconds(1'000'000'000);
+
+inline constexpr std::uint32_t kBlockTokens = 16;
 
 struct DurationRange {
   Duration least, most;
@@ -28,6 +35,8 @@ struct GroupPlan {
   std::uint32_t rows = 1;
   std::uint64_t row_bytes = 64;
   bool interleaved = false;  // K and V row by row
+  RecoveryRule rule = RecoveryRule::kPrefix;
+  std::uint32_t window_tokens = 0;
 };
 
 // Engines of one space exchange blocks; those of different ones must not.
@@ -53,11 +62,14 @@ struct SsdPlan {
   std::uint32_t depth = 8;
   std::uint32_t policy = 0;  // ssd::WritePolicy
   Duration flush;
+  std::uint32_t reads = 0;  // at once
 };
 
 struct Config {
   std::uint64_t seed = 0;
-  ByteCount pool;
+  ByteCount pool, slab;
+  daemon::Slabs::Config slabs;
+  daemon::StallWatch::Options stalls;
   cache::CoreConfig core;
   SsdPlan ssd;
   std::vector<SpacePlan> spaces;
@@ -72,7 +84,7 @@ struct Config {
   DurationRange copy;              // of one image
   DurationRange frame;             // on a socket
   Duration call_timeout, grant_wait;
-  std::uint32_t bank_bytes = 0;                       // of a session's plans: some hold two of them
+  std::uint32_t bank_bytes = 0;                       // of a session's plans: some hold one of them
   bool sleeps = true;                                 // the Manager's loop, where it has nothing to do
   std::array<std::uint32_t, kActionKinds> weights{};  // of the actions in the program
 };

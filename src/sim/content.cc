@@ -49,7 +49,7 @@ RankMemory::RankMemory(const SpacePlan& space, std::uint16_t rank, std::uint32_t
     const GroupPlan& g = space.groups[i];
     const auto shards = static_cast<std::uint16_t>(g.replicated ? 1 : space.world);
     const auto shard = static_cast<std::uint16_t>(g.replicated ? 0 : rank);
-    groups_.push_back({g.id.value, shard, shards, !g.replicated || rank == 0});
+    groups_.push_back({g.id.value, shard, shards, !g.replicated || rank == 0, g.rule, g.window_tokens});
     const std::uint64_t fragment = g.rows * g.row_bytes, layer = fragment * g.components * pages;
     for (std::uint16_t l = 0; l < g.layers; ++l) {
       for (std::uint16_t c = 0; c < g.components; ++c) {

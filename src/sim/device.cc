@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "device/host/host_copier.h"
+#include "sim/manager_node.h"
 #include "sim/world.h"
 
 namespace orbitkv::sim {
@@ -27,24 +28,11 @@ class SimCopier final : public device::Copier {
     std::shared_ptr<CopyJob> job;
     std::vector<device::GroupCopy> groups;
   };
-  Place place_of(const std::byte* image, std::uint64_t bytes) const;
-
   World& world_;
   SimDevice& device_;
   SimDevice::Owner& owner_;
   std::map<std::uint64_t, Batch> batches_;
 };
-
-Place SimCopier::place_of(const std::byte* image, std::uint64_t bytes) const {
-  const auto view = owner_.view();
-  for (std::uint32_t i = 0; i < device_.slabs().size(); ++i) {
-    const auto slab = device_.slabs()[i];
-    if (image < slab.data() || image >= slab.data() + slab.size()) continue;
-    return {view->life, SlabId(i), static_cast<std::uint64_t>(image - slab.data()), view->rounded(bytes)};
-  }
-  ORBITKV_CHECK(false, "an image outside of every mapped slab");
-  return {};
-}
 
 Result<device::CopyTicket> SimCopier::submit(device::CopyBatch batch) {
   if (owner_.doomed()) return busy("the process has died");
@@ -62,8 +50,14 @@ Result<device::CopyTicket> SimCopier::submit(device::CopyBatch batch) {
     std::size_t group = 0;
     while (&job.entry->groups[group].geometry != copy.group) ++group;
     for (const device::SlotCopy& slot : copy.slots) {
-      CopyItem item{copy.group, group, slot, place_of(slot.image, bytes)};
-      item.slot.image = job.view->slabs[item.place.slab.value].base() + item.place.offset;
+      const auto at = device_.find(slot.image);
+      if (!at) {
+        world_.fail("slabs", "a copy to or from an address that its process has not mapped");
+        return reject("no slab is mapped there");
+      }
+      CopyItem item{
+          copy.group, group, slot, {job.view->life, at->slab, at->offset, job.view->rounded(bytes)}};
+      item.slot.image = job.view->slabs.at(at->slab).base() + at->offset;
       job.items.push_back(item);
     }
   }
@@ -105,10 +99,21 @@ Use use_of(const CopyJob& job) {
 // ---- the device ----
 
 void SimDevice::add_slab(std::span<std::byte> slab) {
-  slabs_.push_back(slab);
+  ORBITKV_CHECK(!expected_.empty(), "a slab is mapped that nobody offered");
+  slabs_.emplace(expected_.front(), slab);
+  expected_.erase(expected_.begin());
 }
 
-void SimDevice::remove_slab(std::span<std::byte>) {}
+void SimDevice::remove_slab(std::span<std::byte> slab) {
+  std::erase_if(slabs_, [&](const auto& known) { return known.second.data() == slab.data(); });
+}
+
+std::optional<SimDevice::At> SimDevice::find(const std::byte* address) const {
+  for (const auto& [name, slab] : slabs_)
+    if (address >= slab.data() && address < slab.data() + slab.size())
+      return At{name, static_cast<std::uint64_t>(address - slab.data())};
+  return std::nullopt;
+}
 
 Result<std::unique_ptr<device::Copier>> SimDevice::new_copier(const device::CopierOptions&) {
   return std::unique_ptr<device::Copier>(std::make_unique<SimCopier>(world_, *this, owner_));
@@ -125,6 +130,9 @@ std::shared_ptr<CopyJob> Dma::start(CopyJob job, std::function<void()> done) {
   if (world_.plant() == Plant::kSharedExtent && !jobs_.empty())
     shared->items[0].place = jobs_.begin()->second.first->items[0].place;
   for (const CopyItem& item : shared->items) {
+    if (!world_.manager().lends(item.place))
+      world_.fail("slabs", who(*shared) + " begins on slab " + std::to_string(item.place.slab.value) +
+                               ", whose grants were taken back");
     // From the claim on: what a plan names is the client's until its receipt.
     if (const auto conflict = world_.ledger().take(item.place, use_of(*shared), who(*shared)))
       world_.fail("extents", *conflict);
@@ -147,9 +155,12 @@ void Dma::orphan(std::uint32_t process) {
   }
 }
 
-bool Dma::running_for(std::uint32_t process) const {
-  return std::any_of(jobs_.begin(), jobs_.end(),
-                     [&](const auto& job) { return job.second.first->process == process; });
+bool Dma::running_on(std::uint32_t process, SlabId slab) const {
+  return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& running) {
+    const CopyJob& job = *running.second.first;
+    const auto there = [&](const CopyItem& item) { return item.place.slab == slab; };
+    return job.process == process && std::any_of(job.items.begin(), job.items.end(), there);
+  });
 }
 
 void Dma::step(const std::shared_ptr<CopyJob>& job) {

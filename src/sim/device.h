@@ -1,6 +1,7 @@
 // The engines' devices: copies take virtual time, image by image, go on when their process
 // has died, and may fail. The bytes are moved and summed by the production host copier.
-// Each copy tells the ledger what it touches. Owned by the World; one thread.
+// Each copy tells the ledger what it touches, and begins only on slabs that the Manager
+// still lends from. Owned by the World; one thread.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +23,12 @@ namespace orbitkv::sim {
 
 class World;
 
-// The slabs of one life of the Manager, mapped by nobody's process: what a device reaches
-// whatever becomes of the processes.
+// The slabs of one life of the Manager, those that have gone too, mapped by nobody's process:
+// what a device reaches whatever becomes of Manager and processes.
 struct PoolView {
   std::uint32_t life = 0;
-  std::vector<mem::MappedSlab> slabs;
+  std::map<SlabId, mem::MappedSlab> slabs;
   std::uint32_t unit = 64;
-  // Where an address of a process's own mapping lies.
   ByteCount rounded(std::uint64_t bytes) const { return ByteCount((bytes + unit - 1) / unit * unit); }
 };
 
@@ -62,7 +62,7 @@ class Dma {
   // Its process has died. What runs goes on for a while.
   void orphan(std::uint32_t process);
   std::size_t running() const { return jobs_.size(); }
-  bool running_for(std::uint32_t process) const;
+  bool running_on(std::uint32_t process, SlabId slab) const;
 
   // Of the next copy that is started.
   void fail_next() { fail_next_ = true; }
@@ -99,20 +99,28 @@ class SimDevice final : public device::Device {
 
   std::string identity() const override { return "cpu:0"; }
   Status check_memory(std::span<const std::byte>) const override { return ok_status(); }
+  // Names of the slabs that are mapped next, in their order.
+  void expect(std::vector<SlabId> names) { expected_ = std::move(names); }
   void add_slab(std::span<std::byte> slab) override;
   void remove_slab(std::span<std::byte> slab) override;
   std::size_t reachable_slabs() const override { return slabs_.size(); }
   Result<device::Fence> fence(device::StreamHandle) override { return device::Fence(); }
   Result<std::unique_ptr<device::Copier>> new_copier(const device::CopierOptions& options) override;
 
-  // Slabs in the order of their offers: the number is that of the slab.
-  const std::vector<std::span<std::byte>>& slabs() const { return slabs_; }
-  void forget_slabs() { slabs_.clear(); }
+  // Those that the process has mapped.
+  const std::map<SlabId, std::span<std::byte>>& slabs() const { return slabs_; }
+  // Where an address of the process lies; nullopt: nowhere that it has mapped.
+  struct At {
+    SlabId slab;
+    std::uint64_t offset = 0;
+  };
+  std::optional<At> find(const std::byte* address) const;
 
  private:
   World& world_;
   Owner& owner_;
-  std::vector<std::span<std::byte>> slabs_;
+  std::vector<SlabId> expected_;
+  std::map<SlabId, std::span<std::byte>> slabs_;
 };
 
 }  // namespace orbitkv::sim

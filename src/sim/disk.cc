@@ -30,10 +30,18 @@ class Disk::WatchedIo final : public ssd::Io {
   bool linked(ssd::FileIndex) const override { return true; }
   ByteCount free_space(const std::string& path) const override { return below_.free_space(path); }
   void add_memory(std::span<std::byte> memory) override {
-    if (disk_.slabs_follow_) slabs_.push_back(memory);
+    if (disk_.slabs_follow_) slabs_.emplace(SlabId(next_slab_++), memory);
     below_.add_memory(memory);
   }
-  void remove_memory(std::span<std::byte> memory) override { below_.remove_memory(memory); }
+  void remove_memory(std::span<std::byte> memory) override {
+    if (const auto place = place_of(memory)) {
+      if (under_way(place->slab))
+        disk_.world_.fail("slabs", "the Manager lets go of slab " + std::to_string(place->slab.value) +
+                                       " under a transfer of the disk");
+      slabs_.erase(place->slab);
+    }
+    below_.remove_memory(memory);
+  }
 
   std::size_t submit(std::span<const ssd::IoRequest> requests) override {
     const std::size_t taken = below_.submit(requests);
@@ -67,13 +75,18 @@ class Disk::WatchedIo final : public ssd::Io {
 
  private:
   std::optional<Place> place_of(std::span<const std::byte> memory) const {
-    for (std::uint32_t i = 0; i < slabs_.size(); ++i) {
-      const std::byte* base = slabs_[i].data();
-      if (memory.data() < base || memory.data() >= base + slabs_[i].size()) continue;
-      return Place{life_, SlabId(i), static_cast<std::uint64_t>(memory.data() - base),
-                   ByteCount(memory.size())};
+    for (const auto& [name, slab] : slabs_) {
+      const std::byte* base = slab.data();
+      if (memory.data() < base || memory.data() >= base + slab.size()) continue;
+      return Place{life_, name, static_cast<std::uint64_t>(memory.data() - base), ByteCount(memory.size())};
     }
     return std::nullopt;
+  }
+  bool under_way(SlabId slab) const {
+    for (const auto& [tag, uses] : uses_)
+      for (const auto& [place, use] : uses)
+        if (place.slab == slab) return true;
+    return false;
   }
   void watch(const ssd::IoRequest& request) {
     auto& uses = uses_[request.tag.value];
@@ -96,13 +109,14 @@ class Disk::WatchedIo final : public ssd::Io {
   }
   void flip(const Place& place) {
     const std::uint64_t at = place.offset + mix(disk_.fault_word_) % place.bytes.value;
-    slabs_[place.slab.value][at] ^= std::byte{16};
+    if (const auto slab = slabs_.find(place.slab); slab != slabs_.end()) slab->second[at] ^= std::byte{16};
     disk_.fault_ = Fault::kNone;
   }
 
   Disk& disk_;
   const std::uint32_t life_;
-  std::vector<std::span<std::byte>> slabs_;
+  std::map<SlabId, std::span<std::byte>> slabs_;  // names rise in the order in which they come
+  std::uint32_t next_slab_ = 0;
   std::map<std::uint64_t, std::vector<std::pair<Place, Use>>> uses_;
   std::optional<Duration> offset_;
   ssd::MemoryIo below_;
@@ -114,6 +128,7 @@ Disk::~Disk() = default;
 std::unique_ptr<ssd::Io> Disk::open(std::uint32_t life) {
   slabs_follow_ = false;
   fault_ = Fault::kNone;  // a store that cannot read its own start is refused, and rightly
+  deaf_ = world_.plant() == Plant::kDeafDisk && life > 1;
   ssd::IoOptions options;
   options.depth = world_.config().ssd.depth;
   options.tune_depth = false;
@@ -159,6 +174,7 @@ Duration Disk::delay_next(std::uint64_t word) {
 
 ssd::IoFault Disk::next(const ssd::IoRequest& request) {
   ssd::IoFault out;
+  if (deaf_) return {ssd::IoFault::Kind::kError, 0, EIO, {}};
   switch (fault_) {
     case Fault::kNone:
     case Fault::kFlip: return out;

@@ -51,6 +51,7 @@ class Disk final : private ssd::IoFaults {
   std::optional<ssd::MemoryDisk> kept_;
   WatchedIo* io_ = nullptr;
   bool slabs_follow_ = false;
+  bool deaf_ = false;  // planted
   Fault fault_ = Fault::kNone;
   std::uint64_t fault_word_ = 0, completions_ = 0;
 };

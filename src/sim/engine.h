@@ -13,12 +13,19 @@
 #include "sim/config.h"
 #include "sim/content.h"
 #include "sim/process.h"
+#include "wire/messages.h"
 
 namespace orbitkv::sim {
 
 class World;
 
+// For traces.
+std::string short_name(LeaseId lease);
+
 class Engine {
+  // A query's wait has one deadline; beyond it and this the Manager owes an answer.
+  static constexpr Duration kSlack = seconds(2);
+
  public:
   Engine(World& world, const EnginePlan& plan);
   ~Engine();
@@ -27,9 +34,13 @@ class Engine {
   void publish(const Action& action);
   void discover(const Action& action);
   void read(const Action& action);
+  void recover(const Action& action);
   void restore(const Action& action);
   void release(const Action& action);
   void cancel(const Action& action);
+  void poll_old(const Action& action);
+  void hog_metadata();
+  void hog_tickets();
   void unregister(const Action& action);
   void ask_status(const Action& action);
   void leave();
@@ -69,6 +80,28 @@ class Engine {
     TimePoint started;
     Duration delays;
   };
+  // A question for all pages of a boundary. `boundary` and `origin`: tokens.
+  struct Recovery {
+    std::string request_id;
+    std::uint64_t origin = 0, boundary = 0;
+    struct Range {
+      std::size_t group = 0;
+      std::vector<BlockNumber> blocks;
+    };
+    std::vector<Range> ranges;  // ascending by group
+    std::vector<BlockHash> hashes;
+    std::uint32_t asked = 0, step = 0;
+    Revision revision;
+    TimePoint started;
+    Duration delays;
+  };
+  // A list as a reply named it.
+  struct Ticket {
+    std::string request_id;
+    std::size_t group = 0;
+    wire::TicketKind kind = wire::TicketKind::kPrefix;
+    Revision revision;
+  };
   // A save or a restore over the ranks.
   struct Work {
     std::size_t group = 0;
@@ -88,13 +121,22 @@ class Engine {
   std::vector<BlockNumber> pick_blocks(const Action& action) const;
   std::vector<std::uint32_t> take_pages(std::size_t group, std::size_t count);
   void give_page(std::size_t group, std::uint32_t page);
+  void publish_group(std::size_t group, const std::vector<BlockNumber>& blocks);
   void ask(std::shared_ptr<Question> question);
   void on_reply(const std::shared_ptr<Question>& question, const Result<wire::Buffer>& reply);
   void wait_for(const std::shared_ptr<Question>& question, Revision revision);
   void poll_ticket(const std::shared_ptr<Question>& question, Revision revision);
   void hold(const Question& question, LeaseId lease, std::uint32_t blocks);
-  void check_written(const Question& question, std::size_t block);
+  void check_written(std::size_t group, BlockNumber block);
   void check_visible(const Question& question, const wire::QueryReply& reply);
+  void ask(std::shared_ptr<Recovery> recovery);
+  void on_reply(const std::shared_ptr<Recovery>& recovery, const Result<wire::Buffer>& reply);
+  void wait_for(const std::shared_ptr<Recovery>& recovery);
+  void poll_ticket(const std::shared_ptr<Recovery>& recovery);
+  void hold(const Recovery& recovery, const wire::TicketReply& reply);
+  void note_ticket(const Ticket& ticket);
+  bool replaced(const Ticket& ticket) const;
+  void hog(const std::string& request_id, std::uint32_t total);
   void start_rank(const std::shared_ptr<Work>& work, std::uint16_t rank, Job job);
   void on_rank(const std::shared_ptr<Work>& work, std::uint16_t rank, const client::OperationStatus& status);
   void check_restored(const Work& work, std::uint16_t rank, const client::OperationStatus& status);
@@ -109,8 +151,9 @@ class Engine {
   std::vector<std::unique_ptr<Process>> workers_;
   std::vector<std::vector<std::uint32_t>> free_pages_;  // by group
   std::vector<Held> leases_;
-  bool broken_ = false;                                                        // a part of it has died
-  bool retired_ = false;                                                       // no other takes its place
+  std::vector<Ticket> tickets_, old_tickets_;  // the newest of each name, and others
+  bool broken_ = false;                        // a part of it has died
+  bool retired_ = false;                       // no other takes its place
   std::shared_ptr<std::uint32_t> alive_ = std::make_shared<std::uint32_t>(0);  // generation, for events
 };
 

@@ -1,15 +1,11 @@
 #include "sim/manager_node.h"
 
-#include <fcntl.h>
-
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "sim/cells.h"
 #include "sim/process.h"
-#include "sim/session_memories.h"
 #include "sim/world.h"
-#include "wire/messages.h"
 
 namespace orbitkv::sim {
 namespace {
@@ -17,18 +13,6 @@ namespace {
 constexpr Duration kRecheck = milliseconds(shm::kRecheckMs);
 constexpr Duration kIdleRecheck = milliseconds(50);
 constexpr Duration kIdleAfter = seconds(1);
-
-// Quarantine retires no slab here: the client lets go of one with a thread of its own.
-constexpr Duration kNever = seconds(1'000'000'000);
-
-UniqueFd duplicate(int fd) {
-  return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-}
-// The part of a session's memory that holds its state; slots and plan bank mean nothing
-// without it.
-std::span<std::byte> state_of(const shm::SessionMemory& memory) {
-  return {reinterpret_cast<std::byte*>(&memory.header()), shm::SessionLayout::kSlots};
-}
 }  // namespace
 
 ManagerNode::ManagerNode(World& world) : world_(world), disk_(world) {}
@@ -48,6 +32,7 @@ Status ManagerNode::start() {
   if (config.ssd.on) ORBITKV_RETURN_IF_ERROR(open_store());
   mem::PoolConfig pool;
   pool.bytes = config.pool;
+  pool.slab = config.slab;
   pool.prefault = false;
   pool.life = life_;
   pool.numa = false;
@@ -55,26 +40,34 @@ Status ManagerNode::start() {
   ORBITKV_ASSIGN_OR_RETURN(pool_, mem::Pool::create(pool));
   if (tier_) tier_->use_pool(*pool_);
   disk_.slabs_follow();
-  expected_quarantine_ = ByteCount();
+  expected_quarantine_.clear();
+  retirements_ = 0;
+  retire_state_ = cache::RetireState::kIdle;
   view_ = std::make_shared<PoolView>();
   view_->life = life_;
   view_->unit = pool.unit;
-  for (const mem::SlabInfo& slab : pool_->slabs()) {
-    ORBITKV_ASSIGN_OR_RETURN(auto mapped,
-                             mem::MappedSlab::map(pool_->slab_memory(slab.slot), slab.id, slab.bytes));
-    view_->slabs.push_back(std::move(mapped));
-  }
+  map_slabs();
   cache::CoreConfig core = config.core;
   core.seed = {mix(config.seed, life_, 1), mix(config.seed, life_, 2)};
   daemon::Host::Owner& owner = *this;
-  host_ =
-      std::make_unique<daemon::Host>(core, *pool_, owner, tier_.get(), Epoch(std::uint64_t{life_} << 32 | 1),
-                                     daemon::Slabs::Config{kNever, {}, {}});
+  host_ = std::make_unique<daemon::Host>(core, *pool_, owner, tier_.get(),
+                                         Epoch(std::uint64_t{life_} << 32 | 1), config.slabs);
+  host_->watch_stalls(config.stalls);
   control_ = std::make_unique<daemon::Control>(host_->core(), *pool_, tier_.get(), host_->slabs());
   world_.note(World::Note::kManager, life_);
   world_.say("the Manager starts, life %u", life_);
-  host_->tick(world_.now());
+  tick_host();
   return ok_status();
+}
+
+// Devices reach what the pool lends from, and what it has lent from.
+void ManagerNode::map_slabs() {
+  for (const mem::SlabInfo& slab : pool_->slabs()) {
+    if (slab.state != mem::SlabState::kOffered || view_->slabs.contains(slab.id)) continue;
+    auto mapped = mem::MappedSlab::map(pool_->slab_memory(slab.slot), slab.id, slab.bytes);
+    ORBITKV_CHECK(mapped.ok(), mapped.ok() ? "" : mapped.error().message().c_str());
+    view_->slabs.emplace(slab.id, std::move(*mapped));
+  }
 }
 
 Status ManagerNode::open_store() {
@@ -85,6 +78,7 @@ Status ManagerNode::open_store() {
   options.store.segment = config.ssd.segment;
   options.store.max_records = 1 << 16;
   options.store.flush = config.ssd.flush;
+  options.store.reads = config.ssd.reads;
   options.store.write_queue = ByteCount(std::max<std::uint64_t>(config.pool.value / 8, 64 * 1024));
   options.admission.policy = static_cast<ssd::WritePolicy>(config.ssd.policy);
   options.admission.history = 1 << 12;
@@ -99,7 +93,7 @@ void ManagerNode::die(std::uint64_t word) {
   world_.say("the Manager dies");
   disk_.crash(word, std::nullopt);
   for (auto& [epoch, peer] : peers_) {
-    if (!peer.saved.empty()) std::memcpy(state_of(*peer.memory).data(), peer.saved.data(), peer.saved.size());
+    if (!peer.saved.empty()) std::memcpy(words_of(*peer.memory).data(), peer.saved.data(), peer.saved.size());
     if (peer.client) peer.client->on_hang_up(epoch);
   }
   control_.reset();
@@ -129,7 +123,7 @@ bool ManagerNode::on_fault_point(FaultPoint point) {
   if (point_fault_->passes-- > 0) return false;
   doomed_ = true;
   for (auto& [epoch, peer] : peers_) {
-    const auto state = state_of(*peer.memory);
+    const auto state = words_of(*peer.memory);
     peer.saved.assign(state.begin(), state.end());
   }
   world_.cover_fault(ActionKind::kKillManagerAt);
@@ -181,6 +175,7 @@ void ManagerNode::turn() {
     daemon::Session& session = host_->session(host_->live()[i]);
     if (daemon::Host::rung(session)) busy |= host_->serve(session, false, world_.now());
   }
+  note_retirement({});
   busy |= host_->turn(world_.now());
   busy |= poll_ssd();
   after_turn();
@@ -215,9 +210,32 @@ void ManagerNode::tick() {
   if (!alive() || doomed_) return;
   if (world_.plant() == Plant::kLeakedExtent)
     if (auto extent = pool_->allocate(ByteCount(64))) extent->dissolve();
-  host_->tick(world_.now());
+  if (world_.plant() == Plant::kDroppedExtent) (void)pool_->allocate(ByteCount(64));
+  tick_host();
   if (poll_ssd()) schedule(microseconds(20));
   after_turn();
+}
+
+// The tick may begin to retire a slab: what stood on it is seen before.
+void ManagerNode::tick_host() {
+  const auto& core = host_->core();
+  const daemon::Slabs& slabs = host_->slabs();
+  const bool soon = slabs.offered() > slabs.wanted() || pool_->stats().quarantined.value > 0;
+  const bool idle = core.retiring().state == cache::RetireState::kIdle;
+  const cache::Census before = soon && idle ? core.census() : cache::Census{};
+  host_->tick(world_.now());
+  map_slabs();
+  note_retirement(before);
+  if (retire_state_ != cache::RetireState::kIdle) schedule(microseconds(20));
+}
+
+// `before`: of the tables when no slab retired yet; else nothing.
+void ManagerNode::note_retirement(const cache::Census& before) {
+  const cache::RetireState state = host_->core().retiring().state;
+  const std::uint64_t begun = host_->slabs().retired();
+  if (std::exchange(retirements_, begun) != begun) mark_retirement(cache::RetireState::kImages, before);
+  if (std::exchange(retire_state_, state) == state || state == cache::RetireState::kIdle) return;
+  mark_retirement(state, host_->core().census());
 }
 
 // Who rang is told; whoever sleeps on the bell hears it after a while.
@@ -229,235 +247,6 @@ void ManagerNode::after_turn() {
     peer.bell = bell;
     if (peer.client) peer.client->on_ring();
   }
-}
-
-// ---- clients ----
-
-Result<ManagerNode::Seat> ManagerNode::attach(Process& process) {
-  if (!alive() || doomed_) return reconnect("nobody listens");
-  ORBITKV_ASSIGN_OR_RETURN(const daemon::Host::Place place, host_->place());
-  auto memory = session_memory(place.id, place.epoch);
-  ORBITKV_ASSIGN_OR_RETURN(auto bell, shm::make_bell());
-  UniqueFd their_bell = duplicate(bell.get());
-  peers_.emplace(place.epoch, Peer{place.id, process.number(), &process, memory, 0, 0, {}, {}});
-  wire::HelloReply hello{place.id, place.epoch, Incarnation(life_), shm::SessionLayout::kBytes, "sim"};
-  daemon::Session& session =
-      host_->open({place.id, place.epoch, "process " + std::to_string(process.number()),
-                   static_cast<int>(process.number()), shm::ManagerChannel(memory->alias(), std::move(bell)),
-                   daemon::ProcessId(process.number()), world_.config().bank_bytes},
-                  world_.now());
-  host_->offer_slabs(session, world_.now());
-  return Seat{hello, std::move(memory), std::move(their_bell), view_};
-}
-
-ManagerNode::Peer* ManagerNode::peer_of(Epoch epoch) {
-  const auto it = peers_.find(epoch);
-  return it == peers_.end() ? nullptr : &it->second;
-}
-
-daemon::Session* ManagerNode::session_of(Epoch epoch) {
-  if (!alive() || doomed_) return nullptr;
-  const Peer* peer = peer_of(epoch);
-  daemon::Session* session = peer ? host_->find(peer->session) : nullptr;
-  return session && session->epoch() == epoch ? session : nullptr;
-}
-
-void ManagerNode::on_frame(Epoch from, const std::vector<std::byte>& frame) {
-  daemon::Session* session = session_of(from);
-  if (!session || session->life != daemon::Session::Life::kOpen) return;
-  host_->on_frame(*session, frame, world_.now());
-  after_turn();
-}
-
-void ManagerNode::on_hang_up(Epoch from) {
-  if (world_.plant() == Plant::kUnheardDeath) return;
-  daemon::Session* session = session_of(from);
-  if (!session) return;
-  host_->close(*session, "it closed its socket", world_.now());
-  after_turn();
-}
-
-void ManagerNode::on_process_ended(std::uint32_t process) {
-  if (world_.plant() == Plant::kUnheardDeath) return;
-  for (const Epoch epoch : epochs()) {
-    Peer* peer = peer_of(epoch);
-    daemon::Session* session = session_of(epoch);
-    if (!peer || !session || peer->process != process) continue;
-    const ByteCount claimed = claimed_saves(*peer, session->poisoned());
-    expected_quarantine_ += claimed;
-    world_.say("the Manager hears of the end of %s, %llu bytes claimed", session->name().c_str(),
-               static_cast<unsigned long long>(claimed.value));
-    host_->on_process_ended(*session, world_.now());
-  }
-  if (alive() && !doomed_) host_->on_process_ended(daemon::ProcessId(process));
-  after_turn();
-}
-
-Status ManagerNode::send(SessionId session, std::vector<std::byte> frame, std::vector<int> fds) {
-  const auto epoch = epoch_of(session);
-  Peer* peer = epoch ? peer_of(*epoch) : nullptr;
-  if (doomed_ || !peer || !peer->client) return ok_status();
-  const bool offer = !fds.empty();
-  if (!offer && lose_frames_ > 0) {
-    --lose_frames_;
-    return ok_status();
-  }
-  if (!offer && garble_frame_) {
-    frame[*garble_frame_ % frame.size()] ^= std::byte{32};
-    garble_frame_.reset();
-  }
-  std::vector<UniqueFd> descriptors;
-  for (const int fd : fds) descriptors.push_back(duplicate(fd));
-  peer->client->receive(*epoch, {std::move(frame), std::move(descriptors)});
-  return ok_status();
-}
-
-std::optional<Epoch> ManagerNode::epoch_of(SessionId session) const {
-  // The newest: an older one of the same place is gone.
-  for (auto it = peers_.rbegin(); it != peers_.rend(); ++it)
-    if (it->second.session == session) return it->first;
-  return std::nullopt;
-}
-
-void ManagerNode::on_closed(daemon::Session& session) {
-  Peer* peer = peer_of(session.epoch());
-  if (peer) note_plans(*peer);
-  if (!doomed_ && peer && peer->client) peer->client->on_hang_up(session.epoch());
-}
-
-void ManagerNode::on_gone(daemon::Session& session) {
-  if (!doomed_) peers_.erase(session.epoch());
-}
-
-// ---- the operator ----
-
-void ManagerNode::ask(const std::string& question) {
-  if (!alive() || doomed_) return;
-  control_->ask(question, world_.now(), [](const Result<std::string>&) {});
-  after_turn();
-  schedule(microseconds(20));
-}
-
-void ManagerNode::evict(ByteCount bytes) {
-  ask(R"({"command": "evict", "bytes": )" + std::to_string(bytes.value) + "}");
-}
-
-void ManagerNode::drop_space(std::uint32_t space) {
-  if (!alive() || !tier_) return;
-  const auto spaces = tier_->store().spaces();
-  if (spaces.empty()) return;
-  std::string digest;
-  constexpr char kHex[] = "0123456789abcdef";
-  for (const std::byte b : spaces[space % spaces.size()].digest.bytes) {
-    digest += kHex[std::to_integer<unsigned>(b) >> 4];
-    digest += kHex[std::to_integer<unsigned>(b) & 15];
-  }
-  ask(R"({"command": "ssd_drop", "digest": ")" + digest + "\"}");
-}
-
-void ManagerNode::flip_image(std::uint64_t word) {
-  if (!alive()) return;
-  const mem::MappedSlab& slab = view_->slabs[word % view_->slabs.size()];
-  const std::uint64_t at = (word >> 8) % slab.bytes().value;
-  // Not under a disk, which is checked for that.
-  if (world_.ledger().free({life_, slab.id(), at, ByteCount(1)})) slab.base()[at] ^= std::byte{2};
-}
-
-// ---- for those who watch ----
-
-// Sizes of plans, while their places can be read: a revocation that comes too late writes
-// its text over them.
-void ManagerNode::note_plans(Peer& peer) {
-  for (std::uint32_t i = 0; i < limits::kRecords; ++i) {
-    const shm::RecordLayout& record = peer.memory->record(RecordIndex(i));
-    const auto word = shm::unpack(record.word.load(std::memory_order_acquire));
-    if (!word) continue;
-    if (word->state == shm::RecordState::kFree) return;  // clients take the lowest first
-    const bool granted = word->state == shm::RecordState::kGranted ||
-                         word->state == shm::RecordState::kActive ||
-                         word->state == shm::RecordState::kDrained;
-    if (!granted || record.manager.plan_bytes == 0) continue;
-    const std::byte* bytes = peer.memory->plan_bank() + record.manager.plan_offset;
-    const std::vector<std::byte> frame(bytes, bytes + record.manager.plan_bytes);
-    const auto plan = wire::decode_plan(frame);
-    if (!plan.ok() || plan->operation != word->operation) continue;
-    const bool save = plan->kind == model::PlanKind::kSave;
-    const std::uint64_t entries = save ? plan->entries.size() : 0;
-    peer.plans[word->operation] = entries * view_->rounded(plan->slot_bytes);
-  }
-}
-
-// Nobody reads the receipts of a session that broke the protocol.
-ByteCount ManagerNode::claimed_saves(Peer& peer, bool poisoned) {
-  note_plans(peer);
-  ByteCount sum;
-  for (std::uint32_t i = 0; i < limits::kRecords; ++i) {
-    const auto word = shm::unpack(peer.memory->record(RecordIndex(i)).word.load(std::memory_order_acquire));
-    if (!word) continue;
-    const bool unread = word->state == shm::RecordState::kDrained && poisoned;
-    if (word->state != shm::RecordState::kActive && !unread) continue;
-    const auto plan = peer.plans.find(word->operation);
-    if (plan != peer.plans.end()) sum += plan->second;
-  }
-  return sum;
-}
-
-std::vector<shm::RecordState> ManagerNode::record_states(Epoch epoch) const {
-  std::vector<shm::RecordState> states;
-  const auto it = peers_.find(epoch);
-  if (it == peers_.end()) return states;
-  for (std::uint32_t i = 0; i < limits::kRecords; ++i) {
-    const auto word =
-        shm::unpack(it->second.memory->record(RecordIndex(i)).word.load(std::memory_order_relaxed));
-    if (!word) continue;
-    if (word->state == shm::RecordState::kFree) break;  // clients take the lowest first
-    states.push_back(word->state);
-  }
-  return states;
-}
-
-std::vector<std::byte> ManagerNode::state_of_session(Epoch epoch) {
-  const Peer* peer = peer_of(epoch);
-  if (!peer) return {};
-  const auto state = state_of(*peer->memory);
-  return {state.begin(), state.end()};
-}
-
-void ManagerNode::restore_session(Epoch epoch, const std::vector<std::byte>& state) {
-  const Peer* peer = peer_of(epoch);
-  if (peer && state.size() == shm::SessionLayout::kSlots)
-    std::memcpy(state_of(*peer->memory).data(), state.data(), state.size());
-}
-
-void ManagerNode::forget_client(std::uint32_t process) {
-  for (auto& [epoch, peer] : peers_)
-    if (peer.process == process) peer.client = nullptr;
-}
-
-// Another bit in an entry of a ring that has been written and not read.
-void ManagerNode::garble_command(Epoch epoch, std::uint64_t word) {
-  const Peer* peer = peer_of(epoch);
-  if (!peer) return;
-  const std::uint64_t tail = peer->memory->header().command_tail.load();
-  std::byte* entry =
-      peer->memory->ring(shm::Side::kClient) + (tail - 1) % limits::kRingEntries * wire::kCommandBytes;
-  entry[word % wire::kCommandBytes] ^= std::byte{8};
-}
-
-void ManagerNode::garble_reply(Epoch epoch, std::uint64_t word) {
-  const Peer* peer = peer_of(epoch);
-  if (!peer) return;
-  const std::uint64_t tail = peer->memory->header().reply_tail.load();
-  if (tail == 0 || tail == peer->memory->header().reply_head.load()) return;
-  std::byte* entry =
-      peer->memory->ring(shm::Side::kManager) + (tail - 1) % limits::kRingEntries * wire::kCommandBytes;
-  entry[word % wire::kCommandBytes] ^= std::byte{8};
-}
-
-std::vector<Epoch> ManagerNode::epochs() const {
-  std::vector<Epoch> out;
-  for (const auto& [epoch, peer] : peers_) out.push_back(epoch);
-  return out;
 }
 
 }  // namespace orbitkv::sim

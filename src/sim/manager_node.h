@@ -1,6 +1,8 @@
 // The Manager of a run: the production host, SSD tier and operator's commands, and around
 // them what a loop, sockets and a kernel do: turns, wakes, frames, ends of processes, its
 // own death and its next life over what the disk kept. Owned by the World; one thread.
+// manager_node.cc: lives and turns; manager_clients.cc: clients and their ends;
+// manager_acts.cc: the operator and faults; manager_watch.cc: for those who check.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +58,11 @@ class ManagerNode final : private daemon::Host::Owner {
   void tick();
   void evict(ByteCount bytes);
   void drop_space(std::uint32_t space);
+  void add_slab();
+  void drain_slab(std::uint64_t word);
+  void press();  // memory is short
+  // Other processes take all places that are left, for a while.
+  void crowd(Duration time);
   void die(std::uint64_t word);  // `word` picks what the disk keeps
   void die_at(FaultPoint point, std::uint32_t passes);
   bool on_fault_point(FaultPoint point);  // from inside its turn
@@ -69,8 +76,13 @@ class ManagerNode final : private daemon::Host::Owner {
   daemon::Host& host() { return *host_; }
   mem::Pool& pool() { return *pool_; }
   daemon::SsdTier* tier() { return tier_.get(); }
-  // What must be out of use: claimed saves of this life's dead, by their record words.
-  ByteCount expected_quarantine() const { return expected_quarantine_; }
+  // What must be out of use: claimed saves of this life's dead, by their record words, on
+  // slabs that are still there.
+  ByteCount expected_quarantine() const;
+  // A copy may begin there: the slab is in use, or its grants have not been taken back. Of
+  // another life everything may.
+  bool lends(const Place& place) const;
+  bool retires() const;  // quarantine ends by itself
   // States of the records of a session that hold an operation now.
   std::vector<shm::RecordState> record_states(Epoch epoch) const;
   std::vector<Epoch> epochs() const;
@@ -88,19 +100,29 @@ class ManagerNode final : private daemon::Host::Owner {
     std::uint32_t process = 0;
     Process* client = nullptr;  // nullptr: it has died
     std::shared_ptr<shm::SessionMemory> memory;
-    std::uint64_t bell = 0, client_bell = 0;  // as last heard
-    std::map<OperationId, ByteCount> plans;   // bytes that a save may write
-    std::vector<std::byte> saved;             // as it was when the Manager died
+    std::uint64_t bell = 0, client_bell = 0;                   // as last heard
+    std::map<OperationId, std::map<SlabId, ByteCount>> plans;  // bytes that a save may write
+    std::vector<std::byte> saved;                              // as it was when the Manager died
   };
 
   Status send(SessionId session, std::vector<std::byte> frame, std::vector<int> fds) override;
   void on_closed(daemon::Session& session) override;
   void on_gone(daemon::Session& session) override;
   std::string status_json() const override { return "{}"; }
+  void end_process(daemon::Session& session) override;
 
   Status open_store();
+  Result<Seat> seat(Process* client, std::uint32_t process);
+  // The part of a session's memory that holds its state; slots and plan bank mean nothing
+  // without it.
+  static std::span<std::byte> words_of(const shm::SessionMemory& memory) {
+    return {reinterpret_cast<std::byte*>(&memory.header()), shm::SessionLayout::kSlots};
+  }
   void turn();
   bool poll_ssd();
+  void tick_host();
+  void map_slabs();
+  void note_retirement(const cache::Census& before);
   void schedule(Duration delay);
   void after_turn();
   void on_ring();
@@ -109,7 +131,8 @@ class ManagerNode final : private daemon::Host::Owner {
   std::optional<Epoch> epoch_of(SessionId session) const;
   void ask(const std::string& question);
   void note_plans(Peer& peer);
-  ByteCount claimed_saves(Peer& peer, bool poisoned);
+  ByteCount expect_claimed_saves(Peer& peer, bool poisoned);
+  const mem::SlabInfo* slab_of(SlabId name) const;  // nullptr: it has gone
 
   World& world_;
   Disk disk_;
@@ -120,9 +143,10 @@ class ManagerNode final : private daemon::Host::Owner {
   std::unique_ptr<daemon::Control> control_;
   std::shared_ptr<PoolView> view_;
   std::map<Epoch, Peer> peers_;
-  ByteCount expected_quarantine_;
+  std::map<SlabId, ByteCount> expected_quarantine_;
+  cache::RetireState retire_state_ = cache::RetireState::kIdle;  // as last seen
 
-  std::uint64_t turn_number_ = 0, turns_ = 0;
+  std::uint64_t turn_number_ = 0, turns_ = 0, retirements_ = 0;
   TimePoint next_turn_;  // 0: none
   TimePoint last_busy_;
   bool asleep_ = false;

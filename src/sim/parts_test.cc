@@ -128,5 +128,34 @@ TEST(Cells, EveryCellHasAPlaceAndMarksReachIt) {
   EXPECT_GT(names.size(), 500u);
 }
 
+// What is listed as unreachable is counted apart, and named once something reaches it.
+TEST(Cells, AnUnreachableCellThatIsReachedIsNamed) {
+  std::vector<std::uint8_t> reached(all_cells().size(), 1);
+  std::size_t listed = 0;
+  for (const Cell& cell : all_cells()) listed += cell.unreachable != nullptr ? 1 : 0;
+  ASSERT_GT(listed, 0u);
+  const Coverage all = coverage_of(reached.data());
+  EXPECT_EQ(all.impossible.size(), listed);
+  EXPECT_EQ(all.cells + listed, all_cells().size());
+  EXPECT_EQ(all.reached, all.cells);
+  for (std::size_t i = 0; i < reached.size(); ++i)
+    if (all_cells()[i].unreachable != nullptr) reached[i] = 0;
+  EXPECT_TRUE(coverage_of(reached.data()).impossible.empty());
+}
+
+TEST(Cells, RetirementsMeetStates) {
+  std::vector<std::uint8_t> before(all_cells().size()), after(all_cells().size());
+  cache::Census census;
+  census.recoveries[static_cast<std::size_t>(cache::RecoveryState::kWaiting)] = 1;
+  add_reached(before.data());
+  mark_retirement(cache::RetireState::kClaims, census);
+  add_reached(after.data());
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    const Cell& cell = all_cells()[i];
+    const bool met = cell.table == "retirement" && cell.row == "claims" && cell.column == "recovery.waiting";
+    EXPECT_EQ(after[i] != before[i], met) << cell.table << " " << cell.row << " " << cell.column;
+  }
+}
+
 }  // namespace
 }  // namespace orbitkv::sim

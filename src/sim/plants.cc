@@ -7,7 +7,8 @@ namespace orbitkv::sim {
 namespace {
 constexpr std::array<const char*, static_cast<std::size_t>(Plant::kCount)> kNames = {
     "none",          "wrong_bytes",     "early_pages", "stray_copy",     "shared_extent",
-    "leaked_extent", "unwritten_shard", "lost_reply",  "lost_operation", "unheard_death"};
+    "leaked_extent", "unwritten_shard", "lost_reply",  "lost_operation", "unheard_death",
+    "hasty_unmap",   "cut_reply",       "deaf_disk",   "dropped_extent"};
 }  // namespace
 
 const char* name_of(Plant plant) {

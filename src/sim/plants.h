@@ -17,6 +17,10 @@ enum class Plant : std::uint8_t {
   kLostReply,       // a call never ends, and its client has no clock
   kLostOperation,   // likewise a save or restore
   kUnheardDeath,    // the Manager is not told that a process has ended
+  kHastyUnmap,      // a client lets go of a slab that its copies use
+  kCutReply,        // replies lose their last byte
+  kDeafDisk,        // no Manager but the first can read the disk
+  kDroppedExtent,   // an extent of the pool dies open
   kCount,
 };
 const char* name_of(Plant plant);

@@ -66,7 +66,9 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   void receive(Epoch from, shm::Message message);
   void die();
   void die_at(FaultPoint point, std::uint32_t passes);
+  void condemn();  // SIGKILL
   void stop(Duration time);
+  void unmap_slowly(Duration time) { unmap_delay_ = time; }
   bool on_fault_point(FaultPoint point);
   // A wait that ought to have ended.
   std::optional<std::string> overdue() const;
@@ -76,11 +78,14 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   void lose_reply() { lose_replies_ = 1; }
 
  private:
+  // A save or restore ends within its grant's wait and its copies; nothing takes so long.
+  static constexpr Duration kEndsWithin = seconds(30);
   struct Call {
     wire::Opcode opcode;
     client::Attachment::Encode encode;
     Reply reply;
     TimePoint deadline;  // 0: not begun
+    Duration delays;     // of the world, when it began
     client::Attachment::Call begun;
     bool unheard = false;  // its reply is lost
   };
@@ -111,6 +116,7 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   void connect();
   void connect_after(Duration delay);
   void enroll();
+  void beat(Epoch session);
   void drop_link();
   void send(std::vector<std::byte> frame);
   void ask(std::uint64_t request, std::vector<std::byte> frame, Reply reply);
@@ -119,6 +125,9 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   void step_calls();
   void step_transfers();
   void step_frames();
+  void step_slabs();
+  void expect_slabs(const shm::Message& message);
+  void let_go_hastily(const shm::Message& message);
   void submit(std::shared_ptr<Submission> submission);
   void on_submitted(const std::shared_ptr<Submission>& submission, const Result<wire::Buffer>& reply);
 
@@ -143,7 +152,8 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   std::uint64_t poll_number_ = 0, polls_ = 0, requests_ = 0;
   std::uint32_t submitting_ = 0;
   TimePoint next_frame_out_, next_frame_in_;  // frames do not overtake each other
-  TimePoint stopped_until_;
+  TimePoint stopped_until_, unmap_due_;
+  Duration unmap_delay_;
   bool dead_ = false, connecting_ = false;
   std::shared_ptr<bool> life_ = std::make_shared<bool>(true);  // for events that outlive it
   struct PointFault {

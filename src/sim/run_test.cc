@@ -7,6 +7,8 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "sim/batch.h"
+#include "sim/cells.h"
 #include "sim/program.h"
 
 namespace orbitkv::sim {
@@ -27,6 +29,9 @@ TEST_F(RunTest, SeedsRunWithoutAFinding) {
                                   << outcome.finding->text;
   }
   EXPECT_GT(operations, 10'000u);
+  std::vector<std::uint8_t> reached(all_cells().size());
+  add_reached(reached.data());
+  EXPECT_EQ(coverage_of(reached.data()).impossible, std::vector<std::string>{});
 }
 
 TEST_F(RunTest, ASeedRunsTheSameTwice) {
@@ -59,7 +64,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{Plant::kStrayCopy, "pages"}, Planted{Plant::kSharedExtent, "extents"},
                     Planted{Plant::kLeakedExtent, "conservation"}, Planted{Plant::kUnwrittenShard, "visible"},
                     Planted{Plant::kUnheardDeath, "quiet: sessions"}, Planted{Plant::kLostReply, "waits"},
-                    Planted{Plant::kLostOperation, "waits"}),
+                    Planted{Plant::kLostOperation, "waits"}, Planted{Plant::kHastyUnmap, "slabs"},
+                    Planted{Plant::kCutReply, "protocol"}, Planted{Plant::kDeafDisk, "restart"}),
     [](const auto& row) { return std::string(name_of(row.param.plant)); });
 
 TEST_P(PlantedBug, IsCaught) {
@@ -69,6 +75,17 @@ TEST_P(PlantedBug, IsCaught) {
     if (outcome.finding) found = outcome.finding->checker;
   }
   EXPECT_EQ(found, GetParam().checker);
+}
+
+// A check of the production code ends the process, and the seeds go on in another.
+TEST_F(RunTest, AStoppedProcessIsAFindingOfItsSeed) {
+  std::vector<std::string> found;
+  std::vector<std::uint8_t> reached;
+  run_batch({1, 2, {300, Plant::kDroppedExtent}}, reached, [&](const SeedResult& result) {
+    found.push_back(result.checker);
+    return true;
+  });
+  EXPECT_EQ(found, (std::vector<std::string>{"stopped", "stopped"}));
 }
 
 }  // namespace

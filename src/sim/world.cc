@@ -16,6 +16,9 @@ namespace {
 constexpr Duration kTick = milliseconds(250);
 // Longer than every lease, image and wait of a run.
 constexpr Duration kQuiet = seconds(20);
+// A slab retires within this.
+constexpr Duration kRetired = seconds(6);
+constexpr int kSlabsMost = 16;
 constexpr std::uint64_t kRecountEvery = 1024;  // events
 
 thread_local World* g_world = nullptr;
@@ -135,7 +138,29 @@ void World::quiesce() {
   run_until(now() + kQuiet);
   for (const auto& engine : engines_) engine->kill();
   run_until(now() + kQuiet);
+  for (int i = 0; i < kSlabsMost && !slabs_settled(); ++i) run_until(now() + kRetired);
   if (!failed()) check_quiet();
+}
+
+// One slab after the other.
+bool World::slabs_settled() const {
+  if (failed() || !manager_->alive() || !manager_->retires()) return true;
+  const daemon::Slabs& slabs = manager_->host().slabs();
+  return manager_->pool().stats().quarantined.value == 0 && slabs.offered() == slabs.wanted() &&
+         slabs.retired_bytes().value == 0;
+}
+
+// Nobody maps anything any more: quarantine has ended, and the pool is as large as it should be.
+void World::check_slabs_quiet() {
+  const daemon::Slabs& slabs = manager_->host().slabs();
+  if (slabs.retired_bytes().value != 0)
+    return fail("quiet: slabs", std::to_string(slabs.retired_bytes().value) +
+                                    " bytes of retired slabs count as taken though nobody maps them");
+  if (manager_->retires() && slabs.offered() != slabs.wanted())
+    return fail("quiet: slabs", std::to_string(slabs.offered()) + " slabs are in use, " +
+                                    std::to_string(slabs.wanted()) + " are wanted");
+  if (manager_->retires() && manager_->pool().stats().quarantined.value != 0)
+    return fail("quiet: slabs", "quarantine does not end");
 }
 
 void World::check_quiet() {
@@ -152,11 +177,13 @@ void World::check_quiet() {
   nothing(stats.instances, "instances");
   nothing(stats.operations, "operations");
   nothing(stats.leases, "leases");
+  nothing(stats.tickets, "tickets");
   nothing(stats.leased.value, "leased bytes");
   nothing(stats.inflight_images, "images in flight");
   nothing(stats.loading, "loads");
   nothing(stats.spilling, "stores");
   if (failed()) return;
+  check_slabs_quiet();
   if (stats.quarantined != manager_->expected_quarantine())
     fail("quiet", std::to_string(stats.quarantined.value) +
                       " bytes are quarantined, the claims of the dead were " +

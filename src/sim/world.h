@@ -88,10 +88,13 @@ class World {
   void act(const Action& action);
   void act_engine(const Action& action);
   void act_fault(const Action& action);
+  void act_crowd(const Action& action);
   void act_io(const Action& action);
   void tick();
   void quiesce();
   void check_quiet();
+  bool slabs_settled() const;
+  void check_slabs_quiet();
   void check_tables();
   void run_until(TimePoint end);
 

@@ -34,14 +34,18 @@ void World::act_engine(const Action& action) {
     case ActionKind::kPublish: return engine.publish(action);
     case ActionKind::kDiscover: return engine.discover(action);
     case ActionKind::kRead: return engine.read(action);
+    case ActionKind::kRecover: return engine.recover(action);
     case ActionKind::kRestore: return engine.restore(action);
     case ActionKind::kRelease: return engine.release(action);
     case ActionKind::kCancel: return engine.cancel(action);
+    case ActionKind::kPollOld: return engine.poll_old(action);
     case ActionKind::kUnregister: return engine.unregister(action);
     case ActionKind::kStatus: return engine.ask_status(action);
     case ActionKind::kLeave: return engine.leave();
     case ActionKind::kEvict: return manager_->evict(ByteCount(action.words[1] % (2 * config_.pool.value)));
     case ActionKind::kDropSpace: return manager_->drop_space(static_cast<std::uint32_t>(action.words[1] % 8));
+    case ActionKind::kPoolAdd: return manager_->add_slab();
+    case ActionKind::kPoolDrain: return manager_->drain_slab(action.words[1]);
     default: return;
   }
 }
@@ -80,13 +84,29 @@ void World::act_fault(const Action& action) {
     case ActionKind::kFlipImage: return manager_->flip_image(word);
     case ActionKind::kStopEngine:
       for (Process* process : engine(action.words[0]).processes())
-        process->stop(milliseconds(static_cast<std::int64_t>(1 + word % 3000)));
+        process->stop(milliseconds(static_cast<std::int64_t>(1 + word % (word >> 32 & 1 ? 8000 : 500))));
       return;
     case ActionKind::kJump: {
       const Duration time = milliseconds(static_cast<std::int64_t>(1 + word % 10'000));
       events_.jump(time);
       return delay(time);
     }
+    default: return act_crowd(action);
+  }
+}
+
+void World::act_crowd(const Action& action) {
+  const std::uint64_t word = action.words[2];
+  switch (action.kind) {
+    case ActionKind::kPressure: return manager_->press();
+    case ActionKind::kSlowUnmap:
+      return with_process(*this, action, [&](Process& process) {
+        process.unmap_slowly(milliseconds(static_cast<std::int64_t>(1 + word % 3000)));
+      });
+    case ActionKind::kCrowdSessions:
+      return manager_->crowd(milliseconds(static_cast<std::int64_t>(1 + word % 500)));
+    case ActionKind::kHogMetadata: return engine(action.words[0]).hog_metadata();
+    case ActionKind::kHogTickets: return engine(action.words[0]).hog_tickets();
     default: return act_io(action);
   }
 }

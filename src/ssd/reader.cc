@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/limits.h"
 #include "model/slot_image.h"
 
 namespace orbitkv::ssd {
@@ -24,8 +23,8 @@ bool headers_right(const Space& space, const BlockHash& hash, std::span<const Sl
 Result<TransferId> Reader::read(StoredRef ref, std::span<SlotMemory> slots) {
   if (!state_.visible(ref)) return recompute("the block has left the SSD");
   if (state_.closing) return busy("the SSD store is closing");
-  if (reads_.size() >= limits::kStoreReads) {
-    return busy(std::to_string(limits::kStoreReads) + " blocks are being read from the SSD; try again later");
+  if (reads_.size() >= state_.config.reads) {
+    return busy(std::to_string(state_.config.reads) + " blocks are being read from the SSD; try again later");
   }
   const IndexRecord record = state_.index.at(ref.id);
   ORBITKV_CHECK(slots.size() == record.shards, "a read with another number of images than shards");

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/result.h"
 #include "base/time.h"
 #include "model/geometry.h"
@@ -118,6 +119,8 @@ struct StoreConfig {
   ByteCount scrub_per_second;           // 0: off
   ByteCount write_queue = 256 * kMiB;   // accepted and not yet written; the daemon: at most 1/8 of the pool
   int stop_fd = -1;                     // readable: open() gives up
+  // Records read at once; more are answered kBusy.
+  std::uint32_t reads = limits::kStoreReads;
   std::function<void(const std::string&)> progress;  // lines for the log during open()
 };
 

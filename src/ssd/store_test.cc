@@ -188,6 +188,23 @@ TEST(StoreTest, numbers_of_transfers_are_bounded) {
   bed.end();
 }
 
+TEST(StoreTest, reads_at_once_may_be_fewer) {
+  StoreBed bed;
+  bed.config.reads = 2;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = bed.space(shape);
+  bed.write_blocks(space, shape, 1, 3);
+  BlockMemory memory(shape, bed.store().unit());
+  const auto read = [&](std::uint32_t block) {
+    return bed.store().read(bed.store().find(space, numbered(block)), memory.slots());
+  };
+  ASSERT_TRUE(read(1).ok());
+  ASSERT_TRUE(read(2).ok());
+  EXPECT_EQ(read(3).error().code(), Code::kBusy);
+  bed.end();
+}
+
 // The same store through devices that want other alignments.
 TEST(StoreTest, unit_change_512_to_4096) {
   StoreBed bed;

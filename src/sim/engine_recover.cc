@@ -1,0 +1,215 @@
+// Recoveries of an engine: all pages of a boundary, of all groups, or nothing; and tickets of
+// lists that others have replaced.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "model/recovery.h"
+#include "sim/engine.h"
+#include "sim/world.h"
+
+namespace orbitkv::sim {
+namespace {
+constexpr std::size_t kOldTickets = 16;
+
+model::RecoveryContract contract_of(const SpacePlan& space) {
+  std::vector<model::GroupRule> rules;
+  for (const GroupPlan& group : space.groups) rules.push_back({group.id, group.rule, group.window_tokens});
+  auto made = model::RecoveryContract::make(space.name, kBlockTokens, std::move(rules));
+  ORBITKV_CHECK(made.ok(), made.ok() ? "" : made.error().message().c_str());
+  return std::move(*made);
+}
+}  // namespace
+
+void Engine::recover(const Action& action) {
+  if (!usable()) return;
+  const auto chain = static_cast<std::uint32_t>(action.words[1] % world_.config().chains);
+  const std::uint64_t pages = pick_blocks(action).size();
+  auto r = std::make_shared<Recovery>();
+  r->request_id = "v" + std::to_string(action.words[3] % 6);
+  r->origin = (action.words[3] >> 8) % 4 == 0 ? (action.words[3] >> 16) % pages * kBlockTokens : 0;
+  r->boundary = pages * kBlockTokens;
+  const auto ranges = contract_of(space()).required_ranges(space().name, {r->origin, r->boundary});
+  ORBITKV_CHECK(ranges.ok(), ranges.ok() ? "" : ranges.error().message().c_str());
+  for (const model::GroupRange& range : *ranges) {
+    Recovery::Range& needed = r->ranges.emplace_back();
+    while (group(needed.group).id != range.group) ++needed.group;
+    for (std::uint64_t token = range.tokens.begin; token < range.tokens.end; token += kBlockTokens) {
+      needed.blocks.push_back(block_at(chain, static_cast<std::uint32_t>(token / kBlockTokens)));
+      r->hashes.push_back(hash_of(needed.blocks.back()));
+    }
+  }
+  if (action.words[3] % 5 == 0) r->step = 1 + static_cast<std::uint32_t>(r->hashes.size() / 2);
+  ask(r);
+}
+
+void Engine::ask(std::shared_ptr<Recovery> r) {
+  const auto total = static_cast<std::uint32_t>(r->hashes.size());
+  const std::uint32_t count = std::min(r->step == 0 ? total : r->step, total - r->asked);
+  const auto encode = [this, r, total, count](wire::Buffer& out) {
+    wire::RecoveryRequest request{instance_, r->request_id, r->origin, r->boundary, r->asked, total, {}, {}};
+    request.hashes = std::span(r->hashes).subspan(r->asked, count);
+    if (r->asked > 0) request.revision = r->revision;
+    wire::encode(request, out);
+  };
+  scheduler().call(
+      wire::Opcode::kReadRecovery, encode,
+      [this, r, count, alive = alive_, generation = generation_](const Result<wire::Buffer>& reply) {
+        if (*alive != generation || !reply.ok()) return;
+        r->asked += count;
+        on_reply(r, reply);
+      });
+}
+
+void Engine::on_reply(const std::shared_ptr<Recovery>& r, const Result<wire::Buffer>& frame) {
+  if (r->started.ns == 0) {
+    r->started = world_.now();
+    r->delays = world_.delays();
+  }
+  const auto reply = wire::decode_ticket_reply(*frame);
+  if (!reply.ok()) return world_.fail("protocol", "a recovery's reply: " + reply.error().message());
+  world_.say("engine %u recovers as %s, %zu pages up to token %llu: state %u, %zu leases", plan_.index,
+             r->request_id.c_str(), r->hashes.size(), static_cast<unsigned long long>(r->boundary),
+             static_cast<unsigned>(reply->state), reply->leases.size());
+  if (reply->state == wire::TicketState::kUnknown) return;
+  r->revision = reply->revision;
+  note_ticket({r->request_id, 0, wire::TicketKind::kRecovery, r->revision});
+  const bool last = r->asked == r->hashes.size();
+  if (!last && reply->state != wire::TicketState::kLoading)
+    return world_.fail("protocol", "a part of a recovery has a result");
+  if (!last) return ask(r);
+  if (reply->state == wire::TicketState::kLoading) return wait_for(r);
+  if (reply->state == wire::TicketState::kReady) hold(*r, *reply);
+}
+
+// Asks again after a while: by its ticket, or with the whole list, but not if another one
+// has its name.
+void Engine::wait_for(const std::shared_ptr<Recovery>& r) {
+  if (world_.now() > r->started + world_.config().core.load_wait + kSlack + (world_.delays() - r->delays))
+    return world_.fail("waits", "a recovery is still loading after its deadline");
+  world_.events().after(milliseconds(2), [this, r, alive = alive_, generation = generation_] {
+    if (*alive != generation || !usable()) return;
+    const Ticket mine{r->request_id, 0, wire::TicketKind::kRecovery, r->revision};
+    if (r->hashes.size() % 2 == 0 || replaced(mine)) return poll_ticket(r);
+    r->asked = 0;
+    ask(r);
+  });
+}
+
+void Engine::poll_ticket(const std::shared_ptr<Recovery>& r) {
+  const auto encode = [this, r](wire::Buffer& out) {
+    wire::encode(wire::PollRequest{instance_, {}, r->request_id, r->revision, wire::TicketKind::kRecovery},
+                 out);
+  };
+  scheduler().call(wire::Opcode::kPoll, encode,
+                   [this, r, alive = alive_, generation = generation_](const Result<wire::Buffer>& reply) {
+                     if (*alive == generation && reply.ok()) on_reply(r, reply);
+                   });
+}
+
+// One lease for each group that the boundary needs pages of, and whole.
+void Engine::hold(const Recovery& r, const wire::TicketReply& reply) {
+  if (reply.leases.size() != r.ranges.size())
+    return world_.fail("protocol", std::to_string(reply.leases.size()) + " leases for a boundary of " +
+                                       std::to_string(r.ranges.size()) + " groups");
+  for (std::size_t i = 0; i < r.ranges.size(); ++i) {
+    const wire::TicketLease& lease = reply.leases[i];
+    const Recovery::Range& range = r.ranges[i];
+    if (lease.group != group(range.group).id || lease.blocks != range.blocks.size())
+      return world_.fail("protocol", "a recovery leases other pages than the boundary needs");
+    for (const BlockNumber block : range.blocks) check_written(range.group, block);
+    forget_lease(lease.lease);
+    leases_.push_back({lease.lease, range.group, range.blocks, std::vector<std::uint32_t>(space().world, 0)});
+  }
+}
+
+// ---- tickets ----
+
+void Engine::note_ticket(const Ticket& ticket) {
+  const auto known = std::find_if(tickets_.begin(), tickets_.end(), [&](const Ticket& each) {
+    return each.request_id == ticket.request_id && each.group == ticket.group && each.kind == ticket.kind;
+  });
+  if (known == tickets_.end()) return tickets_.push_back(ticket);
+  if (known->revision == ticket.revision) return;
+  if (old_tickets_.size() == kOldTickets) old_tickets_.erase(old_tickets_.begin());
+  old_tickets_.push_back(std::exchange(*known, ticket));
+}
+
+bool Engine::replaced(const Ticket& ticket) const {
+  return std::any_of(tickets_.begin(), tickets_.end(), [&](const Ticket& each) {
+    return each.request_id == ticket.request_id && each.group == ticket.group && each.kind == ticket.kind &&
+           each.revision != ticket.revision;
+  });
+}
+
+// Nothing is touched, and nobody is answered for another list.
+void Engine::poll_old(const Action& action) {
+  if (!usable() || old_tickets_.empty()) return;
+  const Ticket old = old_tickets_[action.words[1] % old_tickets_.size()];
+  const GroupId named = old.kind == wire::TicketKind::kPrefix ? group(old.group).id : GroupId();
+  if (action.words[2] % 4 == 0) {
+    return scheduler().call(
+        wire::Opcode::kCancelQuery,
+        [instance = instance_, named, old](wire::Buffer& out) {
+          wire::encode(wire::CancelQueryRequest{instance, named, old.request_id, old.revision, old.kind},
+                       out);
+        },
+        [](const auto&) {});
+  }
+  scheduler().call(
+      wire::Opcode::kPoll,
+      [instance = instance_, named, old](wire::Buffer& out) {
+        wire::encode(wire::PollRequest{instance, named, old.request_id, old.revision, old.kind}, out);
+      },
+      [this](const Result<wire::Buffer>& frame) {
+        if (!frame.ok()) return;
+        const auto reply = wire::decode_ticket_reply(*frame);
+        if (!reply.ok() || reply->state != wire::TicketState::kUnknown)
+          world_.fail("protocol", "a poll for a list that was replaced is answered");
+      });
+}
+
+void Engine::cancel(const Action& action) {
+  if (!usable()) return;
+  const bool prefix = (action.words[3] >> 20) % 3 != 0;
+  const std::string request_id = (prefix ? "r" : "v") + std::to_string(action.words[3] % 6);
+  const GroupId named = prefix ? group((action.words[3] >> 8) % space().groups.size()).id : GroupId();
+  const auto kind = prefix ? wire::TicketKind::kPrefix : wire::TicketKind::kRecovery;
+  scheduler().call(
+      wire::Opcode::kCancelQuery,
+      [instance = instance_, named, request_id, kind](wire::Buffer& out) {
+        wire::encode(wire::CancelQueryRequest{instance, named, request_id, {}, kind}, out);
+      },
+      [](const auto&) {});
+}
+
+// ---- bounds ----
+
+// The first part of a list whose others never come.
+void Engine::hog(const std::string& request_id, std::uint32_t total) {
+  const auto encode = [instance = instance_, named = group(0).id, request_id, total](wire::Buffer& out) {
+    const BlockHash hash = hash_of(block_at(0, 0));
+    wire::QueryRequest request;
+    request.instance = instance;
+    request.group = named;
+    request.mode = wire::QueryMode::kRead;
+    request.request_id = request_id;
+    request.total = total;
+    request.hashes = std::span(&hash, 1);
+    wire::encode(request, out);
+  };
+  scheduler().call(wire::Opcode::kQuery, encode, [](const auto&) {});
+}
+
+void Engine::hog_metadata() {
+  if (!usable()) return;
+  for (const char* name : {"m0", "m1", "m2"}) hog(name, limits::kTailPages);
+}
+
+void Engine::hog_tickets() {
+  if (!usable()) return;
+  for (std::uint32_t i = 0; i <= limits::kTicketsPerSession; ++i) hog("t" + std::to_string(i), 2);
+}
+
+}  // namespace orbitkv::sim
