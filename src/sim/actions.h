@@ -30,6 +30,7 @@ enum class ActionKind : std::uint8_t {
   // What the operator does.
   kEvict,
   kDropSpace,
+  kDrop,
   kPoolAdd,
   kPoolDrain,
   kPass,  // seconds in which nobody asks for anything
@@ -57,6 +58,7 @@ enum class ActionKind : std::uint8_t {
   kIoFull,
   kIoFlip,
   kJump,           // the clock, over everything that was due
+  kStopManager,    // it does nothing for a while
   kPressure,       // the machine has too little memory
   kSlowUnmap,      // a device takes its time to let go of a slab
   kCrowdSessions,  // other processes take all sessions that are left

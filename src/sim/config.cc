@@ -60,6 +60,7 @@ void draw_limits(Random& random, Config& config) {
   config.core.load_wait = random.percent(30) ? milliseconds(20) : seconds(1);
   config.core.publish_wait = random.percent(50) ? milliseconds(50) : seconds(1);
   config.core.incomplete_ttl = seconds(2);
+  config.core.protected_percent = random.one_of<std::uint32_t>({0, 20, 60});
   config.core.eviction_batch = ByteCount(random.one_of<std::uint64_t>({1, 4096, 16384}));
   config.call_timeout = milliseconds(static_cast<std::int64_t>(random.between(20, 500)));
   config.grant_wait = random.percent(30) ? milliseconds(300) : seconds(5);

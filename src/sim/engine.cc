@@ -144,6 +144,11 @@ std::optional<std::string> Engine::overdue() const {
   return std::nullopt;
 }
 
+Duration Engine::patience(TimePoint started) const {
+  auto random = world_.random(0x9A71u, plan_.index, started.ns);
+  return random.percent(15) ? random.between(milliseconds(2), milliseconds(200)) : milliseconds(2);
+}
+
 // ---- pages ----
 
 std::vector<std::uint32_t> Engine::take_pages(std::size_t group, std::size_t count) {

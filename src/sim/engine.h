@@ -136,6 +136,9 @@ class Engine {
   void hold(const Recovery& recovery, const wire::TicketReply& reply);
   void note_ticket(const Ticket& ticket);
   bool replaced(const Ticket& ticket) const;
+  bool asks_early() const { return plan_.index % 2 == 1; }
+  Duration patience(TimePoint started) const;  // until it asks again
+  void restore_soon(LeaseId lease);
   void hog(const std::string& request_id, std::uint32_t total);
   void start_rank(const std::shared_ptr<Work>& work, std::uint16_t rank, Job job);
   void on_rank(const std::shared_ptr<Work>& work, std::uint16_t rank, const client::OperationStatus& status);

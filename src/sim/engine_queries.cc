@@ -56,7 +56,7 @@ void Engine::ask(std::shared_ptr<Question> q) {
     request.total = total;
     request.hashes = hashes;
     if (q->read && q->asked > 0) request.revision = q->revision;
-    request.early_lease = plan_.index % 2 == 1;
+    request.early_lease = asks_early();
     wire::encode(request, out);
   };
   scheduler().call(wire::Opcode::kQuery, encode,
@@ -91,7 +91,7 @@ void Engine::wait_for(const std::shared_ptr<Question>& q, Revision revision) {
   if (world_.now() > q->started + world_.config().core.load_wait + kSlack + (world_.delays() - q->delays))
     return world_.fail("waits", "a query is still loading after its deadline");
   q->asked = 0;
-  world_.events().after(milliseconds(2), [this, q, revision, alive = alive_, generation = generation_] {
+  world_.events().after(patience(q->started), [this, q, revision, alive = alive_, generation = generation_] {
     if (*alive != generation || !usable()) return;
     const Ticket mine{q->request_id, q->group, wire::TicketKind::kPrefix, revision};
     if (q->blocks.size() % 2 == 0 || replaced(mine)) return poll_ticket(q, revision);
@@ -126,6 +126,7 @@ void Engine::hold(const Question& q, LeaseId lease, std::uint32_t blocks) {
   Held held{lease, q.group, {}, std::vector<std::uint32_t>(space().world, 0)};
   held.blocks.assign(q.blocks.begin(), q.blocks.begin() + blocks);
   leases_.push_back(std::move(held));
+  if (asks_early() && blocks % 2 == 0) restore_soon(lease);
 }
 
 // What can be seen has been written on every shard.

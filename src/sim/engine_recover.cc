@@ -88,7 +88,7 @@ void Engine::on_reply(const std::shared_ptr<Recovery>& r, const Result<wire::Buf
 void Engine::wait_for(const std::shared_ptr<Recovery>& r) {
   if (world_.now() > r->started + world_.config().core.load_wait + kSlack + (world_.delays() - r->delays))
     return world_.fail("waits", "a recovery is still loading after its deadline");
-  world_.events().after(milliseconds(2), [this, r, alive = alive_, generation = generation_] {
+  world_.events().after(patience(r->started), [this, r, alive = alive_, generation = generation_] {
     if (*alive != generation || !usable()) return;
     const Ticket mine{r->request_id, 0, wire::TicketKind::kRecovery, r->revision};
     if (r->hashes.size() % 2 == 0 || replaced(mine)) return poll_ticket(r);

@@ -1,6 +1,7 @@
 // What happens to the Manager: its operator, and faults.
 #include <iterator>
 
+#include "base/text.h"
 #include "sim/manager_node.h"
 #include "sim/world.h"
 #include "wire/command.h"
@@ -8,7 +9,7 @@
 namespace orbitkv::sim {
 
 void ManagerNode::ask(const std::string& question) {
-  if (!alive() || doomed_) return;
+  if (!listens()) return;
   control_->ask(question, world_.now(), [](const Result<std::string>&) {});
   after_turn();
   schedule(microseconds(20));
@@ -19,21 +20,30 @@ void ManagerNode::evict(ByteCount bytes) {
 }
 
 void ManagerNode::drop_space(std::uint32_t space) {
-  if (!alive() || !tier_) return;
+  if (!listens() || !tier_) return;
   const auto spaces = tier_->store().spaces();
   if (spaces.empty()) return;
-  std::string digest;
-  constexpr char kHex[] = "0123456789abcdef";
-  for (const std::byte b : spaces[space % spaces.size()].digest.bytes) {
-    digest += kHex[std::to_integer<unsigned>(b) >> 4];
-    digest += kHex[std::to_integer<unsigned>(b) & 15];
-  }
-  ask(R"({"command": "ssd_drop", "digest": ")" + digest + "\"}");
+  ask(R"({"command": "ssd_drop", "digest": ")" + hex_text(spaces[space % spaces.size()].digest.bytes) +
+      "\"}");
+}
+
+// All namespaces or one, of any age or not; in memory, on SSD, or both; or only what it would be.
+void ManagerNode::drop(std::uint64_t word) {
+  if (!listens()) return;
+  std::string question = R"({"command": "drop")";
+  const auto spaces = host_->core().namespaces(world_.now());
+  if (word % 3 != 0 && !spaces.empty())
+    question += R"(, "digests": [")" + hex_text(spaces[(word >> 4) % spaces.size()].digest.bytes) + "\"]";
+  constexpr const char* kWhere[] = {"all", "memory", "ssd"};
+  question += R"(, "unused_s": )" + std::to_string((word >> 8) % 4) + R"(, "where": ")" +
+              kWhere[(word >> 12) % std::size(kWhere)] + '"';
+  if ((word >> 16) % 8 == 0) question += R"(, "dry_run": true)";
+  ask(question + "}");
 }
 
 // No more than twice what it began with: programs are long.
 void ManagerNode::add_slab() {
-  if (!alive() || doomed_) return;
+  if (!listens()) return;
   const std::uint64_t slab = world_.config().slab.value;
   const std::uint64_t most = 2 * ((world_.config().pool.value + slab - 1) / slab);
   if (host_->slabs().wanted() < most)
@@ -41,7 +51,7 @@ void ManagerNode::add_slab() {
 }
 
 void ManagerNode::drain_slab(std::uint64_t word) {
-  if (!alive() || doomed_) return;
+  if (!listens()) return;
   if (word % 2 == 0)
     return ask(R"({"command": "pool_drain", "bytes": )" + std::to_string(world_.config().slab.value) + "}");
   const auto& slabs = pool_->slabs();
@@ -49,8 +59,17 @@ void ManagerNode::drain_slab(std::uint64_t word) {
       "}");
 }
 
+void ManagerNode::stop(Duration time) {
+  stopped_until_ = std::max(stopped_until_, world_.now() + time);
+  world_.delay(time);
+}
+
+bool ManagerNode::stopped() const {
+  return world_.now() < stopped_until_;
+}
+
 void ManagerNode::press() {
-  if (alive() && !doomed_) host_->slabs().on_pressure(world_.now());
+  if (listens()) host_->slabs().on_pressure(world_.now());
 }
 
 void ManagerNode::flip_image(std::uint64_t word) {

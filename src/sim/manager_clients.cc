@@ -16,7 +16,7 @@ UniqueFd duplicate(int fd) {
 }  // namespace
 
 Result<ManagerNode::Seat> ManagerNode::attach(Process& process) {
-  if (!alive() || doomed_) return reconnect("nobody listens");
+  if (!listens()) return reconnect("nobody listens");
   return seat(&process, process.number());
 }
 
@@ -38,7 +38,7 @@ Result<ManagerNode::Seat> ManagerNode::seat(Process* client, std::uint32_t proce
 
 // They do nothing but be there.
 void ManagerNode::crowd(Duration time) {
-  if (!alive() || doomed_) return;
+  if (!listens()) return;
   std::vector<std::pair<Epoch, std::uint32_t>> guests;
   for (;;) {
     const std::uint32_t process = world_.next_process();
@@ -67,6 +67,7 @@ daemon::Session* ManagerNode::session_of(Epoch epoch) {
 }
 
 void ManagerNode::on_frame(Epoch from, const std::vector<std::byte>& frame) {
+  if (stopped()) return world_.events().at(stopped_until_, [this, from, frame] { on_frame(from, frame); });
   daemon::Session* session = session_of(from);
   if (!session || session->life != daemon::Session::Life::kOpen) return;
   host_->on_frame(*session, frame, world_.now());
@@ -75,6 +76,7 @@ void ManagerNode::on_frame(Epoch from, const std::vector<std::byte>& frame) {
 
 void ManagerNode::on_hang_up(Epoch from) {
   if (world_.plant() == Plant::kUnheardDeath) return;
+  if (stopped()) return world_.events().at(stopped_until_, [this, from] { on_hang_up(from); });
   daemon::Session* session = session_of(from);
   if (!session) return;
   host_->close(*session, "it closed its socket", world_.now());
@@ -83,6 +85,7 @@ void ManagerNode::on_hang_up(Epoch from) {
 
 void ManagerNode::on_process_ended(std::uint32_t process) {
   if (world_.plant() == Plant::kUnheardDeath) return;
+  if (stopped()) return world_.events().at(stopped_until_, [this, process] { on_process_ended(process); });
   for (const Epoch epoch : epochs()) {
     Peer* peer = peer_of(epoch);
     daemon::Session* session = session_of(epoch);

@@ -102,7 +102,7 @@ void ManagerNode::die(std::uint64_t word) {
   tier_.reset();
   pool_.reset();
   disk_.after_crash();
-  next_turn_ = {};
+  next_turn_ = stopped_until_ = {};
   asleep_ = doomed_ = false;
   point_fault_.reset();
   auto random = world_.random(0xDEADu, life_);
@@ -169,6 +169,7 @@ void ManagerNode::hear(Epoch from) {
 void ManagerNode::turn() {
   next_turn_ = {};
   if (!alive() || doomed_) return;
+  if (stopped()) return schedule(stopped_until_ - world_.now());
   if (std::exchange(asleep_, false)) host_->cancel_sleep();
   bool busy = false;
   for (std::size_t i = 0; i < host_->live().size(); ++i) {
@@ -207,7 +208,7 @@ bool ManagerNode::poll_ssd() {
 }
 
 void ManagerNode::tick() {
-  if (!alive() || doomed_) return;
+  if (!listens()) return;
   if (world_.plant() == Plant::kLeakedExtent)
     if (auto extent = pool_->allocate(ByteCount(64))) extent->dissolve();
   if (world_.plant() == Plant::kDroppedExtent) (void)pool_->allocate(ByteCount(64));
@@ -226,7 +227,8 @@ void ManagerNode::tick_host() {
   host_->tick(world_.now());
   map_slabs();
   note_retirement(before);
-  if (retire_state_ != cache::RetireState::kIdle) schedule(microseconds(20));
+  if (retire_state_ == cache::RetireState::kIdle) return;
+  schedule(world_.random(0x2E71u, ++turns_).between(microseconds(20), milliseconds(2)));
 }
 
 // `before`: of the tables when no slab retired yet; else nothing.

@@ -58,9 +58,11 @@ class ManagerNode final : private daemon::Host::Owner {
   void tick();
   void evict(ByteCount bytes);
   void drop_space(std::uint32_t space);
+  void drop(std::uint64_t word);
   void add_slab();
   void drain_slab(std::uint64_t word);
-  void press();  // memory is short
+  void press();              // memory is short
+  void stop(Duration time);  // SIGSTOP, and then SIGCONT
   // Other processes take all places that are left, for a while.
   void crowd(Duration time);
   void die(std::uint64_t word);  // `word` picks what the disk keeps
@@ -111,6 +113,8 @@ class ManagerNode final : private daemon::Host::Owner {
   std::string status_json() const override { return "{}"; }
   void end_process(daemon::Session& session) override;
 
+  bool stopped() const;
+  bool listens() const { return alive() && !doomed_ && !stopped(); }
   Status open_store();
   Result<Seat> seat(Process* client, std::uint32_t process);
   // The part of a session's memory that holds its state; slots and plan bank mean nothing
@@ -148,7 +152,7 @@ class ManagerNode final : private daemon::Host::Owner {
 
   std::uint64_t turn_number_ = 0, turns_ = 0, retirements_ = 0;
   TimePoint next_turn_;  // 0: none
-  TimePoint last_busy_;
+  TimePoint last_busy_, stopped_until_;
   bool asleep_ = false;
   std::optional<WakeFault> wake_fault_;
   std::uint32_t lose_frames_ = 0;

@@ -86,6 +86,12 @@ void Process::on_ring() {
     --delay_wakes_;
     delay = milliseconds(5);
   }
+  if (double_wakes_ > 0) {
+    --double_wakes_;
+    world_.events().at(world_.now() + delay + microseconds(30), [this, alive = life_] {
+      if (*alive) schedule(Duration{});
+    });
+  }
   schedule(delay);
 }
 

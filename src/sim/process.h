@@ -74,6 +74,7 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   std::optional<std::string> overdue() const;
   void lose_wake() { lose_wakes_ = 1; }
   void delay_wake() { delay_wakes_ = 1; }
+  void double_wake() { double_wakes_ = 1; }
   void garble_command(std::uint64_t word) { garble_command_ = word; }
   void lose_reply() { lose_replies_ = 1; }
 
@@ -162,7 +163,7 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   };
   std::optional<PointFault> point_fault_;
   std::vector<std::byte> saved_;  // the session as it was at the point where it died
-  std::uint32_t lose_wakes_ = 0, delay_wakes_ = 0, lose_replies_ = 0;
+  std::uint32_t lose_wakes_ = 0, delay_wakes_ = 0, double_wakes_ = 0, lose_replies_ = 0;
   std::optional<std::uint64_t> garble_command_;
 };
 

@@ -44,6 +44,7 @@ void World::act_engine(const Action& action) {
     case ActionKind::kLeave: return engine.leave();
     case ActionKind::kEvict: return manager_->evict(ByteCount(action.words[1] % (2 * config_.pool.value)));
     case ActionKind::kDropSpace: return manager_->drop_space(static_cast<std::uint32_t>(action.words[1] % 8));
+    case ActionKind::kDrop: return manager_->drop(action.words[1]);
     case ActionKind::kPoolAdd: return manager_->add_slab();
     case ActionKind::kPoolDrain: return manager_->drain_slab(action.words[1]);
     default: return;
@@ -69,7 +70,9 @@ void World::act_fault(const Action& action) {
     case ActionKind::kDelayWake:
       if (word % 2) return manager_->fault_wake(ManagerNode::WakeFault::kDelay);
       return with_process(*this, action, [](Process& process) { process.delay_wake(); });
-    case ActionKind::kDoubleWake: return manager_->fault_wake(ManagerNode::WakeFault::kDouble);
+    case ActionKind::kDoubleWake:
+      if (word % 2) return manager_->fault_wake(ManagerNode::WakeFault::kDouble);
+      return with_process(*this, action, [](Process& process) { process.double_wake(); });
     case ActionKind::kLoseReply:
       return with_process(*this, action, [](Process& process) { process.lose_reply(); });
     case ActionKind::kGarbleReply:
@@ -98,6 +101,8 @@ void World::act_fault(const Action& action) {
 void World::act_crowd(const Action& action) {
   const std::uint64_t word = action.words[2];
   switch (action.kind) {
+    case ActionKind::kStopManager:
+      return manager_->stop(milliseconds(static_cast<std::int64_t>(1 + word % 3000)));
     case ActionKind::kPressure: return manager_->press();
     case ActionKind::kSlowUnmap:
       return with_process(*this, action, [&](Process& process) {
