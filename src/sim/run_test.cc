@@ -70,8 +70,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(PlantedBug, IsCaught) {
   std::string found;
-  for (std::uint64_t seed = 1; seed <= 30 && found.empty(); ++seed) {
-    const Outcome outcome = run_seed(seed, {600, GetParam().plant});
+  for (std::uint64_t seed = 1; seed <= 200 && found.empty(); ++seed) {
+    const Outcome outcome = run_seed(seed, {800, GetParam().plant});
     if (outcome.finding) found = outcome.finding->checker;
   }
   EXPECT_EQ(found, GetParam().checker);
