@@ -118,14 +118,16 @@ def pass_numbers(job):
 
 def run_job(llm, job):
     """passes of generate over job["prompts"]; between them the engine's own prefix cache
-    is emptied if job["reset"]. job["one_by_one"]: a request at a time, so that there are
+    is emptied if job["reset"]; before those in job["reset_connector"] the connector is reset, too.
+    job["one_by_one"]: a request at a time, so that there are
     many operations. job["until"]: pass after pass until that file exists, and then as
     many as job["passes"] says."""
     ids = [{"prompt_token_ids": x} for x in job["prompts"]]
     report, before = {"runs": []}, counters(llm)
     for number in pass_numbers(job):
         if number and job.get("reset"):
-            assert llm.reset_prefix_cache(), "blocks are still held"
+            with_connector = number in job.get("reset_connector", ())
+            assert llm.reset_prefix_cache(reset_connector=with_connector), "blocks are still held"
         start = time.monotonic()
         batches = [[x] for x in ids] if job.get("one_by_one") else [ids]
         outputs = []

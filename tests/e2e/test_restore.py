@@ -59,6 +59,25 @@ def test_one_engine_restores_after_its_own_cache_is_emptied(bed, manager, refere
     assert tokens(report, 0) == tokens(report, 1) == reference(PROMPTS)
 
 
+def test_after_an_external_reset_an_engine_uses_only_what_it_stored_since(bed, manager, published, reference):
+    """Pass 0 has the old pages, pass 1 computes and stores anew, pass 2 has those."""
+    report = bed.run(PROMPTS, manager, passes=3, reset=True, reset_connector=[1])
+    assert [cached(report, n) for n in range(3)] == [WHOLE, [0, 0, 0], WHOLE]
+    assert [tokens(report, n) for n in range(3)] == [reference(PROMPTS)] * 3
+    assert manager.status()["blocks"] == 2 * 27
+    other = bed.run(PROMPTS, manager)  # and a restarted one: generation 0
+    assert cached(other) == WHOLE and tokens(other) == reference(PROMPTS)
+
+
+def test_a_scope_keeps_engines_of_one_model_apart(bed, manager, published, reference):
+    scoped = transfer_config("OrbitKVConnector", manager.socket, **{"orbitkv.cache_scope": "tenant-a"})
+    report = bed.build_and_run({"kv_transfer_config": scoped}, PROMPTS, passes=2, reset=True)
+    assert [cached(report, n) for n in range(2)] == [[0, 0, 0], WHOLE]
+    assert tokens(report, 1) == reference(PROMPTS)
+    assert manager.command("drop", "--scope", "tenant-a")["evicted"] == 27
+    assert cached(bed.run(PROMPTS, manager)) == WHOLE
+
+
 @pytest.mark.parametrize("shape, whole", [("main", 320), ("layers", 288)])
 def test_a_prompt_of_whole_blocks_is_restored_whole(bed, manager, shape, whole):
     """But for the block of the token that a step with layer-ready loads computes itself."""
