@@ -207,6 +207,15 @@ struct Health {
   std::string message;  // not connected: why
 };
 
+// What the publishes of an instance do now, and what it lost for want of memory.
+struct PublishActivity {
+  std::uint32_t open = 0;        // hold memory of the Manager that they copy into
+  std::uint32_t waiting = 0;     // for another publisher or a load of the same blocks
+  std::uint64_t lent_bytes = 0;  // of the open ones
+  std::uint64_t dropped = 0;     // blocks that found no memory, since the instance registered
+  std::uint64_t oldest_ns = 0;   // age of the oldest one
+};
+
 class Client {
  public:
   // Connects if a Manager is there; if not, the client is returned all the same and
@@ -275,6 +284,8 @@ class Client {
 
   Health health() const;
   bool peer_alive() const;
+  // kReject: the instance is not registered.
+  Outcome publish_activity(InstanceId instance, PublishActivity& out);
   // JSON of the Manager's status.
   Outcome status(std::string& json);
   // Stops admission, drains, says goodbye. Bounded by timeout_ms and two seconds; what is

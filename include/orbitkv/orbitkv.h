@@ -139,6 +139,20 @@ typedef struct orbitkv_health_info {
 // Of this session, without asking the Manager.
 ORBITKV_API orbitkv_action orbitkv_health(orbitkv_client* client, orbitkv_health_info* out,
                                           orbitkv_error* error);
+// What the publishes of an instance do now, and what it lost for want of memory.
+typedef struct orbitkv_publish_activity_info {
+  size_t size;
+  uint32_t open;        // hold memory of the Manager that they copy into
+  uint32_t waiting;     // for another publisher or a load of the same blocks
+  uint64_t lent_bytes;  // of the open ones
+  uint64_t dropped;     // blocks that found no memory, since the instance registered
+  uint64_t oldest_ns;   // age of the oldest one
+} orbitkv_publish_activity_info;
+#define ORBITKV_PUBLISH_ACTIVITY_INIT {sizeof(orbitkv_publish_activity_info), 0, 0, 0, 0, 0}
+
+// REJECT: the instance is not registered.
+ORBITKV_API orbitkv_action orbitkv_publish_activity(orbitkv_client* client, const orbitkv_instance* instance,
+                                                    orbitkv_publish_activity_info* out, orbitkv_error* error);
 // False: its process has ended, or none is attached.
 ORBITKV_API bool orbitkv_peer_alive(orbitkv_client* client);
 // The Manager's status as JSON text; give it back with orbitkv_free.

@@ -216,6 +216,14 @@ nb::tuple health(const Client& self) {
   return nb::make_tuple(h.connected, h.incarnation, h.reconnects, h.open_operations, h.message);
 }
 
+nb::tuple publish_activity(Client& self, const nb::bytes& instance) {
+  client::PublishActivity found;
+  const InstanceId id = to_id<InstanceId>(instance);
+  without_gil([&] { return self.publish_activity(id, found); });
+  return nb::make_tuple(found.open, found.waiting, found.lent_bytes, found.dropped,
+                        static_cast<double>(found.oldest_ns) / 1e9);
+}
+
 std::string status(Client& self) {
   std::string json;
   without_gil([&] { return self.status(json); });
@@ -348,6 +356,7 @@ void bind_client(nb::module_& m) {
       .def(
           "drop", [](Client& self, std::uint64_t handle) { self.drop({handle}); }, nb::arg("handle"))
       .def("health", &health)
+      .def("publish_activity", &publish_activity)
       .def("peer_alive", &Client::peer_alive)
       .def("status", &status)
       .def("close", &Client::close, Release());

@@ -22,6 +22,7 @@ from orbitkv.values import (
     Health,
     Layer,
     OperationReport,
+    PublishActivity,
     QueryCandidates,
     QueryLoading,
     QueryReady,
@@ -45,6 +46,7 @@ __all__ = [
     "Health",
     "Layer",
     "OperationReport",
+    "PublishActivity",
     "QueryCandidates",
     "QueryLoading",
     "QueryReady",
@@ -377,6 +379,10 @@ class CacheManagerClient:
     def health(self) -> Health:
         """Of this session, without asking the Manager."""
         return Health(*self._core.health())
+
+    def publish_activity(self, instance: bytes | None = None) -> PublishActivity:
+        """Of this client's instance, or of another one."""
+        return PublishActivity(*self._core.publish_activity(instance or self.instance_id))
 
     def peer_alive(self) -> bool:
         return self._core.peer_alive()

@@ -169,6 +169,17 @@ class OperationReport:
 
 
 @dataclass(frozen=True)
+class PublishActivity:
+    """What the publishes of an instance do now, and what it lost for want of memory."""
+
+    open: int  # hold memory of the Manager that they copy into
+    waiting: int  # for another publisher or a load of the same blocks
+    lent_bytes: int
+    dropped: int  # blocks, since the instance registered
+    oldest_s: float  # age of the oldest of them
+
+
+@dataclass(frozen=True)
 class Health:
     connected: bool
     incarnation: int

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <new>
@@ -178,6 +179,28 @@ orbitkv_action orbitkv_health(orbitkv_client* client, orbitkv_health_info* out, 
     value.incarnation = health.incarnation;
     value.reconnects = health.reconnects;
     orbitkv::capi::copy_text(health.message, value.message);
+    orbitkv::capi::write_sized(value, out);
+    return outcome;
+  });
+}
+
+orbitkv_action orbitkv_publish_activity(orbitkv_client* client, const orbitkv_instance* instance,
+                                        orbitkv_publish_activity_info* out, orbitkv_error* error) {
+  return with_client(client, error, [&](Client& c) {
+    Outcome outcome = check_out(out);
+    if (!outcome.ok()) return outcome;
+    if (instance == nullptr) return orbitkv::capi::reject("instance is NULL");
+    orbitkv::InstanceId id;
+    std::memcpy(id.bytes.data(), instance->bytes, sizeof instance->bytes);
+    orbitkv::client::PublishActivity found;
+    outcome = c.publish_activity(id, found);
+    if (!outcome.ok()) return outcome;
+    orbitkv_publish_activity_info value = ORBITKV_PUBLISH_ACTIVITY_INIT;
+    value.open = found.open;
+    value.waiting = found.waiting;
+    value.lent_bytes = found.lent_bytes;
+    value.dropped = found.dropped;
+    value.oldest_ns = found.oldest_ns;
     orbitkv::capi::write_sized(value, out);
     return outcome;
   });

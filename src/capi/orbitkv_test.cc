@@ -39,6 +39,8 @@ struct Arguments {
   orbitkv_operation_status status = ORBITKV_OPERATION_STATUS_INIT;
   orbitkv_operation_report report = ORBITKV_OPERATION_REPORT_INIT;
   orbitkv_health_info health = ORBITKV_HEALTH_INIT;
+  orbitkv_publish_activity_info activity = ORBITKV_PUBLISH_ACTIVITY_INIT;
+  orbitkv_instance instance = {{1}};
   orbitkv_lease lease = {{1}};
   orbitkv_hit hit = ORBITKV_HIT_INIT;
   orbitkv_hash hash = {};
@@ -104,6 +106,8 @@ std::vector<Call> calls_of(Arguments& a) {
       {"register", [&](C c, E e) { return orbitkv_register(c, &a.memory, &a.registration, e); }},
       {"poll", [&](C c, E e) { return orbitkv_poll(c, kNoOperation, &a.status, e); }},
       {"wait", [&](C c, E e) { return orbitkv_wait(c, kNoOperation, 10, &a.status, e); }},
+      {"publish_activity",
+       [&](C c, E e) { return orbitkv_publish_activity(c, &a.instance, &a.activity, e); }},
       {"health", [&](C c, E e) { return orbitkv_health(c, &a.health, e); }},
   };
 }
@@ -138,6 +142,8 @@ TEST(Orbitkv, NoArgumentIsAnAnswerOfEveryCall) {
   EXPECT_EQ(orbitkv_open(nullptr, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_status_json(c, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_health(c, nullptr, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_publish_activity(c, &a.instance, nullptr, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_publish_activity(c, nullptr, &a.activity, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_register(c, nullptr, &a.registration, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_register(c, &a.memory, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_query_candidates(c, nullptr, nullptr, nullptr, &e), ORBITKV_REJECT);
@@ -175,7 +181,7 @@ TEST(Orbitkv, AStructWithoutItsSizeIsAnAnswerOfEveryCall) {
   Arguments a;
   orbitkv_options options = ORBITKV_OPTIONS_INIT;
   options.size = a.query.size = a.memory.size = a.save.size = a.restore.size = 0;
-  a.status.size = a.report.size = a.health.size = a.recovery.size = 0;
+  a.status.size = a.report.size = a.health.size = a.recovery.size = a.activity.size = 0;
   for (const Call& call : calls_of(a)) {
     const std::string name = call.name;
     if (name == "wait_connected" || name == "ping" || name == "status_json" || name == "unregister" ||

@@ -334,6 +334,18 @@ Outcome Client::ping() {
   return outcome_of(impl_->command(wire::Opcode::kPing, nullptr));
 }
 
+Outcome Client::publish_activity(InstanceId instance, PublishActivity& out) {
+  auto frame = impl_->command(wire::Opcode::kPublishActivity, [&](wire::Buffer& request) {
+    wire::encode(wire::ActivityRequest{instance}, request);
+  });
+  if (!frame.ok()) return outcome_of(frame);
+  const auto reply = wire::decode_activity_reply(*frame);
+  if (!reply.ok()) return outcome_of(reply);
+  out = {reply->open, reply->waiting, reply->lent.value, reply->dropped,
+         static_cast<std::uint64_t>(reply->oldest.ns)};
+  return {};
+}
+
 // ---- operations ----
 
 Outcome Client::start_save(RegistrationHandle registration, std::span<const SaveGroup> groups,

@@ -46,10 +46,12 @@ std::optional<wire::CommandBytes> CommandServer::pop(Session& session) {
   return std::nullopt;
 }
 
-void CommandServer::answer(Session& session, const wire::CommandBytes& bytes, TimePoint now) {
+ByteCount CommandServer::answer(Session& session, const wire::CommandBytes& bytes, TimePoint now) {
   auto command = wire::decode_command(bytes);
-  if (!command.ok()) return session.poison(command.error().message());
-  if (command->epoch != session.epoch()) return session.poison("a command names another epoch");
+  if (!command.ok() || command->epoch != session.epoch()) {
+    session.poison(command.ok() ? "a command names another epoch" : command.error().message());
+    return {};
+  }
   reply_.clear();
   Status status = dispatch(session, *command, now);
   wire::Reply reply{command->opcode, command->request, session.epoch(), command->slot, 0, Code::kOk};
@@ -62,6 +64,7 @@ void CommandServer::answer(Session& session, const wire::CommandBytes& bytes, Ti
   reply.length = static_cast<std::uint32_t>(reply_.size());
   if (!session.channel().push_reply(wire::encode(reply)))
     session.poison("the client does not take its replies");
+  return ByteCount(command->length);
 }
 
 Status CommandServer::dispatch(Session& session, const wire::Command& command, TimePoint now) {
@@ -77,6 +80,7 @@ Status CommandServer::dispatch(Session& session, const wire::Command& command, T
     case wire::Opcode::kCancelQuery: return cancel(session);
     case wire::Opcode::kPoll: return poll(session, now);
     case wire::Opcode::kReadRecovery: return read_recovery(session, now);
+    case wire::Opcode::kPublishActivity: return publish_activity(now);
   }
   return reject("unknown command");
 }
@@ -160,6 +164,16 @@ Status CommandServer::read_recovery(Session& session, TimePoint now) {
                                  in.hashes,   in.revision};
   ORBITKV_ASSIGN_OR_RETURN(auto answer, core_.read_recovery(session.id(), part, now));
   wire::encode(to_wire(answer), reply_);
+  return ok_status();
+}
+
+Status CommandServer::publish_activity(TimePoint now) {
+  ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_activity_request(request_));
+  const auto activity = core_.publish_activity(in.instance, now);
+  if (!activity) return reject("the instance is not registered");
+  wire::encode(wire::ActivityReply{activity->open, activity->waiting, activity->lent, activity->dropped,
+                                   activity->oldest},
+               reply_);
   return ok_status();
 }
 

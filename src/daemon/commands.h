@@ -15,7 +15,8 @@ class CommandServer {
   explicit CommandServer(cache::Core& core) : core_(core) {}
   // The session's next command; a ring that cannot be poisons the session.
   std::optional<wire::CommandBytes> pop(Session& session);
-  void answer(Session& session, const wire::CommandBytes& bytes, TimePoint now);
+  // The bytes of its request frame: what it costs, about.
+  ByteCount answer(Session& session, const wire::CommandBytes& bytes, TimePoint now);
   // Refuse new work from now on (shutdown); ping is still answered.
   void refuse_all() { refusing_ = true; }
 
@@ -28,6 +29,7 @@ class CommandServer {
   Status cancel(Session& session);
   Status poll(Session& session, TimePoint now);
   Status read_recovery(Session& session, TimePoint now);
+  Status publish_activity(TimePoint now);
   // A prepared operation whose request the core refused ends here.
   void fail_if_prepared(Session& session, const cache::OperationKey& op, const Error& why);
 

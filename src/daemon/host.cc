@@ -2,15 +2,12 @@
 
 #include <algorithm>
 
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "wire/lifecycle.h"
 
 namespace orbitkv::daemon {
-namespace {
-constexpr std::uint32_t kCommandsPerTurn = 16;
-}  // namespace
-
 Host::Host(const cache::CoreConfig& config, mem::Pool& pool, Owner& owner, SsdTier* tier, Epoch epoch,
            const Slabs::Config& slabs)
     : pool_(pool),
@@ -32,9 +29,11 @@ Session* Host::find(SessionId id) const {
 
 // ---- turns ----
 
-// A session that is over is left to tick().
+// A session that is over is left to tick(). What a turn has left in the ring is not rung again.
 bool Host::rung(Session& session) {
-  return session.life != Session::Life::kEnded && session.channel().rung();
+  if (session.life == Session::Life::kEnded) return false;
+  const bool rang = session.channel().rung();
+  return rang || session.left_over;
 }
 
 // A session that was cut off may go on writing; nobody reads it, so it keeps nobody awake.
@@ -75,6 +74,7 @@ bool Host::take_receipts(Session& session, bool all_records, TimePoint now) {
 }
 
 bool Host::serve(Session& session, bool all_records, TimePoint now) {
+  session.left_over = false;
   if (session.poisoned()) {
     close(session, "it broke the protocol", now);  // perhaps seen while another was served
     return false;
@@ -89,15 +89,21 @@ bool Host::serve(Session& session, bool all_records, TimePoint now) {
 }
 
 // A scheduler asks what a worker of another session has just published: every session's
-// receipts count before a command is answered.
+// receipts count before a command is answered. By bytes, too, for a command may name thousands
+// of blocks: who floods must not make the others wait for more than that.
 bool Host::serve_commands(Session& session, TimePoint now) {
   std::uint32_t served = 0;
-  for (; served < kCommandsPerTurn; ++served) {
+  ByteCount asked;
+  const auto may_ask = [&] {
+    return served < limits::kCommandsPerTurn && asked < limits::kRequestBytesPerTurn;
+  };
+  for (; may_ask(); ++served) {
     const auto bytes = commands_.pop(session);
     if (!bytes) break;
     for (SessionId id : live_) take_receipts(*sessions_[id.value], false, now);
-    commands_.answer(session, *bytes, now);
+    asked += commands_.answer(session, *bytes, now);
   }
+  session.left_over = !may_ask();
   session.heard += served;
   if (served) session.channel().ring_client();
   return served > 0;

@@ -21,6 +21,7 @@
 #include "daemon/slabs.h"
 #include "daemon/ssd_tier.h"
 #include "daemon/stall.h"
+#include "daemon/turn_limits.h"
 #include "mem/pool.h"
 
 namespace orbitkv::daemon {

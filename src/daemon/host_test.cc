@@ -4,9 +4,12 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "base/limits.h"
 #include "wire/lifecycle.h"
 
 namespace orbitkv::daemon {
@@ -119,6 +122,53 @@ TEST_F(HostTest, CommandsAreServedWhenTheClientRang) {
   EXPECT_TRUE(Host::rung(session));
   EXPECT_TRUE(host->serve(session, false, kStart));
   EXPECT_TRUE(client->pop_reply().has_value());
+}
+
+// One ring may stand for many commands: what is left has its turn without another one.
+TEST_F(HostTest, ATurnOfASessionIsBoundedAndTheRestComesWithTheNext) {
+  Session& session = attach();
+  for (std::uint64_t i = 1; i <= limits::kCommandsPerTurn + 5; ++i)
+    ASSERT_TRUE(
+        client->push_command(wire::encode(wire::Command{wire::Opcode::kPing, i, session.epoch(), 0, 0})));
+  client->ring_manager();
+  const auto replies = [&] {
+    std::uint32_t n = 0;
+    while (client->pop_reply()) ++n;
+    return n;
+  };
+  EXPECT_TRUE(Host::rung(session));
+  EXPECT_TRUE(host->serve(session, false, kStart));
+  EXPECT_EQ(replies(), limits::kCommandsPerTurn);
+  EXPECT_TRUE(Host::rung(session)) << "though nobody rang";
+  EXPECT_TRUE(host->serve(session, false, kStart));
+  EXPECT_EQ(replies(), 5u);
+  EXPECT_FALSE(Host::rung(session));
+}
+
+TEST_F(HostTest, LargeRequestsShareATurnByTheirBytes) {
+  Session& session = attach();
+  const std::vector<BlockHash> list(1500);
+  wire::QueryRequest query;
+  query.total = 1500;
+  query.hashes = list;
+  std::vector<std::byte> bytes;
+  wire::encode(query, bytes);
+  ASSERT_GT(ByteCount(bytes.size()), limits::kRequestBytesPerTurn);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    std::copy(bytes.begin(), bytes.end(), client->slot(i));
+    ASSERT_TRUE(client->push_command(wire::encode(wire::Command{
+        wire::Opcode::kQuery, i + 1, session.epoch(), i, static_cast<std::uint32_t>(bytes.size())})));
+  }
+  client->ring_manager();
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(Host::rung(session)) << i;
+    EXPECT_TRUE(host->serve(session, false, kStart));
+    EXPECT_TRUE(client->pop_reply().has_value()) << i;
+    EXPECT_FALSE(client->pop_reply().has_value()) << i;
+  }
+  EXPECT_TRUE(Host::rung(session)) << "it does not know that the last one was";
+  EXPECT_FALSE(host->serve(session, false, kStart));
+  EXPECT_FALSE(Host::rung(session));
 }
 
 TEST_F(HostTest, AClosedSessionGoesWithATickAndAnEndedProcessAtOnce) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "mem/host_memory.h"
@@ -111,7 +112,7 @@ void Manager::on_socket(SessionId id, rt::Ready ready) {
     if (!flushed.ok()) return host_->close(*session, flushed.error().message().c_str(), monotonic_now());
   }
   // A few frames a turn: one chatty client must not starve the rest.
-  for (int i = 0; i < 4 && session->life == Session::Life::kOpen; ++i) {
+  for (std::uint32_t i = 0; i < limits::kFramesPerTurn && session->life == Session::Life::kOpen; ++i) {
     auto message = connection.socket().receive();
     if (!message.ok()) {
       const bool closed = message.error().code() == Code::kReconnect;

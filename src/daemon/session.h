@@ -77,6 +77,7 @@ class Session {
   Life life = Life::kOpen;
   std::uint32_t slabs_offered = 0;  // the last offer that this client was told
   bool said_goodbye = false;
+  bool left_over = false;   // commands may be left in its ring that are not rung again
   std::uint64_t heard = 0;  // commands, receipts and frames: signs of life beside its beat
 
  private:

@@ -118,6 +118,8 @@ std::string_view frame_name(FrameType type) {
     case FrameType::kPollRequest: return "poll request";
     case FrameType::kTicketReply: return "ticket reply";
     case FrameType::kRecoveryRequest: return "recovery request";
+    case FrameType::kActivityRequest: return "activity request";
+    case FrameType::kActivityReply: return "activity reply";
     case FrameType::kErrorReply: return "error reply";
     case FrameType::kPlan: return "plan";
     case FrameType::kPublishResult: return "publish result";

@@ -24,6 +24,7 @@ enum class Opcode : std::uint16_t {
   kCancelQuery = 6,
   kPoll = 7,
   kReadRecovery = 8,
+  kPublishActivity = 16,
 };
 
 // Client to Manager. The request frame lies in descriptor slot `slot`, `length`

@@ -80,6 +80,12 @@ inline bool within_limits(const PollRequest& m) {
   return m.request_id.size() <= 256 && m.revision.value > 0 &&
          (m.kind == TicketKind::kPrefix || (m.kind == TicketKind::kRecovery && m.group.value == 0));
 }
+inline bool within_limits(const ActivityRequest&) {
+  return true;
+}
+inline bool within_limits(const ActivityReply& m) {
+  return std::uint64_t{m.open} + m.waiting <= 64 * 1024 && m.oldest.ns >= 0;
+}
 inline bool within_limits(const RecoveryRequest& m) {
   return m.request_id.size() <= 256 && !m.hashes.empty() && m.first + m.hashes.size() <= m.total &&
          m.total <= kMostHashes && m.origin < m.boundary;
@@ -267,6 +273,9 @@ inline std::vector<DecoderCase> slot_cases() {
        probe_frame<decode_ticket_reply>},
       {"recovery_request", encoded(RecoveryRequest{kInstance, "req-1", 128, 512, 4, 6, kHashes, Revision(9)}),
        probe_frame<decode_recovery_request>},
+      {"activity_request", encoded(ActivityRequest{kInstance}), probe_frame<decode_activity_request>},
+      {"activity_reply", encoded(ActivityReply{1, 2, ByteCount(4096), 3, nanoseconds(5)}),
+       probe_frame<decode_activity_reply>},
       {"error_reply", encoded(ErrorReply{Code::kRecompute, "no bytes"}), probe_frame<decode_error_reply>}};
 }
 

@@ -34,6 +34,8 @@ enum class FrameType : std::uint16_t {
   kPollRequest = 10,
   kTicketReply = 11,
   kRecoveryRequest = 12,
+  kActivityRequest = 16,
+  kActivityReply = 17,
   // Plan bank.
   kPlan = 32,
   kPublishResult = 33,

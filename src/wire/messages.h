@@ -13,6 +13,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/time.h"
 #include "model/plan.h"
 #include "orbitkv/types.h"
 #include "wire/frame.h"
@@ -187,6 +188,18 @@ std::uint32_t restore_blocks_per_frame();
 
 // encode: appends one complete frame to `out`. Values over the limits are a bug of
 // the caller (checked).
+// What the publishes of an instance do now, and what it lost for want of memory.
+struct ActivityRequest {
+  InstanceId instance;
+};
+struct ActivityReply {
+  std::uint32_t open = 0;     // operations that hold lent memory or wait for a place in the plan bank
+  std::uint32_t waiting = 0;  // for another publisher or a load of the same blocks
+  ByteCount lent;
+  std::uint64_t dropped = 0;  // blocks, since the instance registered
+  Duration oldest;            // age, of the open and the waiting ones
+};
+
 void encode(const QueryRequest&, Buffer& out);
 void encode(const QueryReply&, Buffer& out);
 void encode(const PublishRequest&, Buffer& out);
@@ -198,6 +211,8 @@ void encode(const CancelQueryRequest&, Buffer& out);
 void encode(const PollRequest&, Buffer& out);
 void encode(const RecoveryRequest&, Buffer& out);
 void encode(const TicketReply&, Buffer& out);
+void encode(const ActivityRequest&, Buffer& out);
+void encode(const ActivityReply&, Buffer& out);
 void encode(const ErrorReply&, Buffer& out);
 void encode(const Plan&, Buffer& out);
 void encode(const PublishResult&, Buffer& out);
@@ -217,6 +232,8 @@ Result<RestoreReply> decode_restore_reply(std::span<const std::byte> frame);
 Result<ReleaseRequest> decode_release_request(std::span<const std::byte> frame);
 Result<CancelQueryRequest> decode_cancel_query_request(std::span<const std::byte> frame);
 Result<PollRequest> decode_poll_request(std::span<const std::byte> frame);
+Result<ActivityRequest> decode_activity_request(std::span<const std::byte> frame);
+Result<ActivityReply> decode_activity_reply(std::span<const std::byte> frame);
 Result<RecoveryRequest> decode_recovery_request(std::span<const std::byte> frame);
 Result<TicketReply> decode_ticket_reply(std::span<const std::byte> frame);
 Result<ErrorReply> decode_error_reply(std::span<const std::byte> frame);

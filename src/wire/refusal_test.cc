@@ -177,6 +177,8 @@ constexpr Violation kViolations[] = {
     {"cancel_query_request", kBody + 20, 3, 1, "unknown kind"},
     {"cancel_query_request", kBody + 20, 2, 1, "has no group"},
     {"poll_request", kBody + 24, 0, 8, "no revision"},
+    {"activity_reply", kBody, 64 * 1024, 4, "more publishes"},
+    {"activity_reply", kBody + 24, std::uint64_t{1} << 63, 8, "older than can be"},
     {"ticket_reply", kBody, 4, 1, "unknown state"},
     {"ticket_reply", kBody, 1, 1, "not ready"},
     {"ticket_reply", kBody, 3, 1, "miss without one"},
@@ -252,6 +254,7 @@ std::string refusal_of(std::string_view name, const Buffer& bytes) {
   if (name == "restore_reply") return text(decode_restore_reply(bytes));
   if (name == "cancel_query_request") return text(decode_cancel_query_request(bytes));
   if (name == "poll_request") return text(decode_poll_request(bytes));
+  if (name == "activity_reply") return text(decode_activity_reply(bytes));
   if (name == "recovery_request") return text(decode_recovery_request(bytes));
   if (name == "ticket_reply") return text(decode_ticket_reply(bytes));
   if (name == "error_reply") return text(decode_error_reply(bytes));

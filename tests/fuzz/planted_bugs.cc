@@ -90,6 +90,13 @@ constexpr Bug kBugs[] = {
      }},
     {"poll_request",
      [](View b) { return holds<decode_poll_request>(b, [](auto& m) { return m.group.value == 0xFFFF; }); }},
+    {"activity_request",
+     [](View b) {
+       return holds<decode_activity_request>(b,
+                                             [](auto& m) { return m.instance.bytes[15] == std::byte{0xFF}; });
+     }},
+    {"activity_reply",
+     [](View b) { return holds<decode_activity_reply>(b, [](auto& m) { return m.dropped > 0xFFFFFFFF; }); }},
     {"ticket_reply",
      [](View b) {
        return holds<decode_ticket_reply>(b, [](auto& m) { return m.hit_blocks == kMostHashes; });

@@ -178,6 +178,13 @@ TEST_F(Capi, TheSessionIsDescribed) {
   orbitkv_health_info health = ORBITKV_HEALTH_INIT;
   ASSERT_EQ(orbitkv_health(engine.client, &health, nullptr), ORBITKV_OK);
   EXPECT_TRUE(health.connected && health.incarnation != 0 && health.open_operations == 0);
+  orbitkv_publish_activity_info activity = ORBITKV_PUBLISH_ACTIVITY_INIT;
+  ASSERT_EQ(orbitkv_publish_activity(engine.client, &engine.query.instance, &activity, &engine.error),
+            ORBITKV_OK)
+      << engine.error.message;
+  EXPECT_EQ(activity.open + activity.waiting + activity.lent_bytes + activity.dropped, 0u);
+  const orbitkv_instance unknown = {{9}};
+  EXPECT_EQ(orbitkv_publish_activity(engine.client, &unknown, &activity, &engine.error), ORBITKV_REJECT);
   char* json = nullptr;
   ASSERT_EQ(orbitkv_status_json(engine.client, &json, &engine.error), ORBITKV_OK) << engine.error.message;
   EXPECT_EQ(StatusView(json)["blocks"], 4u);

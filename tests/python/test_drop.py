@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 from manager_process import ManagerProcess, binary
+from orbitkv import RejectedError
 from test_ssd import Engine, manager_on
 
 TENANTS = {scope: f'{{"model":"m","scope":"{scope}","v":1}}' for scope in ("a", "b")}
@@ -132,6 +133,20 @@ def test_status_tells_classes_and_publishes(filled):
     assert 0 < classes["protected_bytes"] <= status["pool"]["capacity"] * 0.21
     for instance in status["instances"]:
         assert instance["publishes"] == {"open": 0, "waiting": 0, "lent_bytes": 0, "dropped": 0, "oldest_s": 0.0}
+
+
+def test_a_client_reads_the_activity_of_its_instance(filled):
+    manager, engines = filled
+    activity = engines["a"].client.publish_activity()
+    assert (activity.open, activity.waiting, activity.lent_bytes, activity.dropped) == (0, 0, 0, 0)
+    assert activity == engines["b"].client.publish_activity(engines["a"].client.instance_id)
+    for n in range(0, 320, 32):  # more than the pool holds while all of it is leased
+        engines[""].save(range(1000 + n, 1032 + n))
+        engines[""].ask(range(1000 + n, 1032 + n), f"hold {n}")
+    assert engines[""].client.publish_activity().dropped > 0
+    assert engines["b"].client.publish_activity().dropped == 0
+    with pytest.raises(RejectedError, match="not registered"):
+        engines["a"].client.publish_activity(bytes(15) + b"x")
 
 
 def test_the_protected_share_may_be_off_but_not_more_than_all():
