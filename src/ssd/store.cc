@@ -26,7 +26,7 @@ struct Store::Impl {
   Impl(const StoreConfig& config, Io& io, OpenedPaths&& opened)
       : unit(opened.unit),
         state(config, io, std::move(opened.paths)),
-        tombstones(state.segments),
+        tombstones(state.segments, config.tombstones),
         durability(state, [this](PathIndex path) { path_failed(path); }),
         writer(state, durability, tombstones),
         scrub(

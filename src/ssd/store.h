@@ -118,7 +118,8 @@ struct StoreConfig {
   std::uint32_t reinsert_percent = 25;  // most of a reclaimed segment that is kept, if hot
   ByteCount scrub_per_second;           // 0: off
   ByteCount write_queue = 256 * kMiB;   // accepted and not yet written; the daemon: at most 1/8 of the pool
-  int stop_fd = -1;                     // readable: open() gives up
+  std::uint32_t tombstones = limits::kTombstones;  // ends of single records that are kept; tests: fewer
+  int stop_fd = -1;                                // readable: open() gives up
   // Records read at once; more are answered kBusy.
   std::uint32_t reads = limits::kStoreReads;
   std::function<void(const std::string&)> progress;  // lines for the log during open()

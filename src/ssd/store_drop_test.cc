@@ -107,6 +107,27 @@ TEST(StoreDropTest, what_nobody_used_goes_for_good) {
   EXPECT_EQ(bed.readable(again, a, 1, 12), 3u);
 }
 
+// Each end of a single record is kept until no older segment may hold it: a bound, and an answer.
+TEST(StoreDropTest, more_unused_records_than_ends_are_kept_are_left) {
+  StoreBed bed;
+  bed.config.tombstones = 5;
+  bed.start();
+  const SpaceShape a = small_shape(0x31);
+  const SpaceIndex space = bed.space(a);
+  bed.write_blocks(space, a, 1, 8);
+  bed.pass(seconds(600));
+  bed.write_blocks(space, a, 9, 1);
+  const Store::Unused dropped =
+      bed.store().drop_unused({&a.digest, 1}, seconds(300), Store::UnusedRun::kDrop);
+  EXPECT_EQ(dropped.of[0].records, 5u);
+  EXPECT_EQ(dropped.left, 3u);
+  EXPECT_NE(dropped.why_left, "");
+  for (const TransferId flushed : dropped.flushes) EXPECT_TRUE(bed.await(flushed).ok);
+  bed.crash({.seed = 1, .lost_percent = 100});
+  bed.start();
+  EXPECT_EQ(bed.readable(bed.space(a), a, 1, 9), 4u);
+}
+
 // Nobody knows what was used in an earlier life: ages count from the start.
 TEST(StoreDropTest, what_was_found_at_the_start_counts_as_used_then) {
   StoreBed bed;

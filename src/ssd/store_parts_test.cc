@@ -118,7 +118,7 @@ class TombstonesTest : public testing::Test {
 };
 
 TEST_F(TombstonesTest, pending_until_written) {
-  Tombstones tombstones(segments_);
+  Tombstones tombstones(segments_, limits::kTombstones);
   EXPECT_FALSE(tombstones.pending());
   tombstones.bury(ends(50), SegmentSequence(12));
   ASSERT_TRUE(tombstones.pending());
@@ -134,7 +134,7 @@ TEST_F(TombstonesTest, pending_until_written) {
 }
 
 TEST_F(TombstonesTest, copied_while_older_content_may_hold_what_it_ends) {
-  Tombstones tombstones(segments_);
+  Tombstones tombstones(segments_, limits::kTombstones);
   tombstones.bury(ends(50), SegmentSequence(12));  // a record of the first segment
   write_into(tombstones, lives_[2]);
   EXPECT_FALSE(tombstones.needed_from(lives_[1]));
@@ -151,7 +151,7 @@ TEST_F(TombstonesTest, copied_while_older_content_may_hold_what_it_ends) {
 }
 
 TEST_F(TombstonesTest, found_twice_the_newer_place_holds_it) {
-  Tombstones tombstones(segments_);
+  Tombstones tombstones(segments_, limits::kTombstones);
   tombstones.recovered(ends(50), lives_[1]);
   tombstones.recovered(ends(50), lives_[2]);
   tombstones.recovered(ends(50), lives_[1]);
@@ -162,7 +162,7 @@ TEST_F(TombstonesTest, found_twice_the_newer_place_holds_it) {
 }
 
 TEST_F(TombstonesTest, bounded) {
-  Tombstones tombstones(segments_);
+  Tombstones tombstones(segments_, limits::kTombstones);
   for (std::uint32_t i = 0; i < limits::kTombstones + 10; ++i) tombstones.bury(ends(i), SegmentSequence(12));
   EXPECT_EQ(tombstones.count(), limits::kTombstones);
 }

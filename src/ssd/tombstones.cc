@@ -9,15 +9,15 @@
 namespace orbitkv::ssd {
 
 bool Tombstones::full() const {
-  return all_.size() >= limits::kTombstones;
+  return all_.size() >= most_;
 }
 
 bool Tombstones::bury(const Tombstone& tombstone, SegmentSequence newest) {
   if (full()) {
     ORBITKV_WARN(
-        "SSD store: %u ends of records are on the disk already; one more block that was dropped may be "
+        "SSD store: %zu ends of records are on the disk already; one more block that was dropped may be "
         "found again after a restart, and is verified then",
-        limits::kTombstones);
+        most_);
     return false;
   }
   const TombstoneId id(next_id_++);

@@ -1,7 +1,7 @@
 // Ends of single records that must outlive what they end: pending until written, then held
 // by a segment, and copied forward when that is reclaimed, for as long as older content on
 // any path may hold the record. Owned by the store; its thread only; does no I/O.
-// Never more than limits::kTombstones: one that finds no room is not durable.
+// Never more than StoreConfig::tombstones: one that finds no room is not durable.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ using TombstoneId = Id<struct TombstoneIdTag, std::uint64_t>;
 
 class Tombstones {
  public:
-  explicit Tombstones(Segments& segments) : segments_(segments) {}
+  Tombstones(Segments& segments, std::size_t most) : segments_(segments), most_(most) {}
 
   // To be written. `newest`: the newest life that may hold what it ends. False: no room.
   bool bury(const Tombstone& tombstone, SegmentSequence newest);
@@ -67,6 +67,7 @@ class Tombstones {
   std::vector<TombstoneId> held_by(SegmentIndex segment) const;
 
   Segments& segments_;
+  const std::size_t most_;
   using Key = std::tuple<model::NamespaceDigest, GroupId, BlockHash, RecordSequence>;
   std::map<TombstoneId, Entry> all_;
   std::map<SegmentIndex, std::set<TombstoneId>> held_;  // by holder, those being written included
