@@ -1,6 +1,7 @@
 #include "cache/census.h"
 
 #include <algorithm>
+#include <set>
 
 #include "cache/images.h"
 #include "cache/leases.h"
@@ -51,6 +52,29 @@ void Images::count(Census& census) const {
 void Loads::count(Census& census) const {
   for (const Load& load : loads_)
     if (load.state != LoadState::kEnded) add(census.loads, load.state);
+}
+
+ByteCount Loads::draining() const {
+  ByteCount all;
+  for (const Load& load : loads_)
+    if (load.state != LoadState::kEnded && load.drainer != kNoAccount) all += load.charge;
+  return all;
+}
+
+ByteCount Leases::charged(const Operations& operations) const {
+  ByteCount all;
+  std::set<ChargeIndex> seen;
+  for (const Lease& lease : leases_) {
+    if (lease.charge == kNoCharge || lease.state == LeaseState::kRetired) continue;
+    seen.insert(lease.charge);
+    all += lease.hits * lease.block_bytes;
+  }
+  for (std::uint32_t i = 0; i < operations.high_water(); ++i) {
+    const Operation& op = operations.at(OperationIndex(i));
+    if (!op.open || op.charge == kNoCharge || !seen.insert(op.charge).second) continue;
+    all += budgets_.bytes(op.charge);
+  }
+  return all;
 }
 
 void Leases::count(Census& census) const {

@@ -25,6 +25,7 @@ struct Census {
   Counts<RecoveryState> recoveries{};
   RetireState retire = RetireState::kIdle;
   ByteCount held;             // extents of the pool that images have, in any state
+  ByteCount charged;          // by leases, restores of leases that ended, and reads that drain
   std::uint32_t tickets = 0;  // unfinished: prefixes and recoveries
   std::uint64_t pins = 0;     // as the records count them
   std::uint64_t pinned = 0;   // as leases, queries and restores hold them

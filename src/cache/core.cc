@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cache/core_impl.h"
@@ -25,6 +26,14 @@ Error session_stalled(SessionId session) {
       format_text("session %u gave no sign of life for too long (--stall-after); try again", session.value));
 }
 
+Budgets::Config budgets_of(const CoreConfig& c, ByteCount pool) {
+  const ByteCount total = c.query_budget.value != 0 ? c.query_budget : kPoolsInQueryBudget * pool;
+  const ByteCount instance =
+      c.query_instance_budget.value != 0 ? c.query_instance_budget : ByteCount(total.value / 2);
+  ORBITKV_CHECK(instance.value > 0 && instance <= total, "a query budget of one instance beyond that of all");
+  return {total, instance};
+}
+
 void log_unknown(TransferId transfer) {
   ORBITKV_ERROR("the tier ends transfer %llu, which is not under way",
                 static_cast<unsigned long long>(transfer.value));
@@ -40,15 +49,21 @@ Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* ti
       images({{c.max_blocks, c.seed}, c.eviction_batch, c.protected_percent}, pool_in, namespaces),
       instances(namespaces, largest_slab(pool_in)),
       operations(sessions, instances),
-      loads({images, namespaces, pool_in, tier_in}),
-      leases({c.lease_ttl, c.reply_ttl, c.load_wait, c.seed}, images, sessions, loads, tier_in),
-      recoveries({c.reply_ttl, c.load_wait, pool_in.stats().configured}, {images, sessions, leases, tier_in}),
+      budgets(budgets_of(c, pool_in.stats().configured)),
+      line(*this),
+      loads({images, namespaces, budgets, ByteCount(pool_in.stats().configured.value / 2), tier_in}),
+      leases({c.lease_ttl, c.reply_ttl, c.load_wait, c.prepare_ttl, c.full_prefix_wait, c.seed},
+             {images, sessions, budgets, line, loads, tier_in}),
+      recoveries({c.reply_ttl, c.load_wait, c.prepare_ttl, pool_in.stats().configured},
+                 {images, sessions, budgets, line, leases, loads, tier_in}),
       spill({images, namespaces, pool_in, tier_in}),
       grants({ports, images, namespaces, sessions, operations}),
       publisher({ports, images, instances, operations, grants, spill, c.publish_wait}),
-      restorer({ports, images, leases, operations, grants, spill}),
+      restorer({ports, images, budgets, leases, operations, grants, spill}),
       retirer({pool_in, images, loads, leases, operations, publisher, restorer, c.retire_store_wait,
-               c.retire_claim_wait}) {
+               c.retire_claim_wait}),
+      warms({sessions, line, leases}) {
+  leases.set_publishing(publisher);
   if (tier != nullptr) images.set_keeper(&spill);
 }
 
@@ -73,15 +88,44 @@ void Core::open_session(SessionId session, TimePoint) {
 
 void Core::Impl::leave(RegistrationId id) {
   const InstanceId instance = instances.find(id)->instance;
+  const AccountIndex account = instances.find_instance(instance)->account;
   if (!instances.remove(id)) return;
+  warms.end_instance(instance);
   recoveries.end_instance(instance);
   leases.end_instance(instance);
+  budgets.close(account);
 }
 
-// Who waited for a load looks again, however it ended.
+// ---- budgets ----
+
+Admitting::Attempt Core::Impl::admit(const Waiter& waiter, TimePoint now) {
+  return waiter.kind == Waiter::Kind::kPrefix ? leases.admit(waiter.index, now)
+                                              : recoveries.admit(waiter.index, now);
+}
+
+// Only where that returns bytes of the limit that is full.
+bool Core::Impl::make_way(AccountIndex account, Full full) {
+  const ByteCount ahead = full == Full::kInstance ? budgets.speculative(account) : budgets.speculative();
+  if (ahead == ByteCount(0)) return false;
+  if (warms.make_way(account, full)) return true;
+  const bool prefixes = leases.end_prepared(account, full);
+  return recoveries.end_prepared(account, full) || prefixes;
+}
+
+void Core::Impl::run_line(TimePoint now) {
+  if (line.count() == 0) return;
+  line.run(now);
+  leases.pump(now);
+}
+
+// Who waited for a load, for budget or for room looks again, however it came free.
 void Core::Impl::wake(TimePoint now) {
+  latest = now;
+  leases.look_at_publishers(now);
+  run_line(now);
   recoveries.settle(now);
   if (tier == nullptr) return;
+  warms.turn(now);
   const std::vector<RecordId> ended = loads.take_ended();
   for (const RecordId record : ended) publisher.wake(record, now);
   if (!ended.empty()) restorer.wake(now);
@@ -119,6 +163,7 @@ void Core::close_session(SessionId session_id, TimePoint now) {
   const bool was_open = session.state == SessionState::kOpen || session.state == SessionState::kStalled;
   step(session.state, SessionEvent::kClosed);
   if (!was_open) return;
+  impl_->warms.end_session(session_id);
   impl_->recoveries.end_session(session_id);
   impl_->leases.end_session(session_id);
   impl_->withdraw_all(session_id, session_closed(session_id), now);
@@ -155,6 +200,7 @@ void Core::process_ended(SessionId session_id, TimePoint now) {
       impl_->restorer.lost(i);
     }
   }
+  impl_->wake(now);
 }
 
 bool Core::session_gone(SessionId session) const {
@@ -174,6 +220,8 @@ Result<RegistrationId> Core::register_rank(SessionId session_id, const model::Ra
   }
   ORBITKV_ASSIGN_OR_RETURN(const RegistrationId id, impl_->instances.add(session_id, rank));
   impl_->namespaces.open_spaces(impl_->instances.find(id)->name_space, rank);
+  Instance& instance = *impl_->instances.find_instance(rank.instance);
+  if (instance.account == kNoAccount) instance.account = impl_->budgets.open();
   session->registrations.push_back(id);
   return id;
 }
@@ -207,7 +255,9 @@ Result<PublishAnswer> Core::publish(const PublishInput& in, TimePoint now) {
 
 Result<std::uint32_t> Core::restore(const RestoreInput& in, TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(Registration * r, impl_->registration_of(in.op.session, in.registration));
-  return impl_->restorer.restore(in, *r, now);
+  auto blocks = impl_->restorer.restore(in, *r, now);
+  impl_->wake(now);  // leases may have ended
+  return blocks;
 }
 
 // ---- completions ----
@@ -223,10 +273,11 @@ void Core::drained(const OperationKey& key, const DrainReport& report, TimePoint
   if (op.kind == model::PlanKind::kSave) {
     impl_->publisher.drained(index, report, now);
     impl_->spill.write_behind();
+    impl_->wake(now);
   } else {
     impl_->restorer.drained(index, report);
     impl_->restorer.wake(now);  // the device has room for one more
-    impl_->recoveries.try_again(now);
+    impl_->wake(now);
   }
 }
 
@@ -256,7 +307,7 @@ void Core::tick(TimePoint now) {
   impl_->images.set_clock(now);
   impl_->leases.expire(now);
   impl_->recoveries.expire(now);
-  impl_->recoveries.try_again(now);
+  impl_->recoveries.look_again();
   tier_ready(now);  // in case its word was lost
   impl_->spill.write_behind();
   impl_->publisher.tick(now);
@@ -309,6 +360,7 @@ CoreStats Core::stats() const {
   s.recoveries_missed = recoveries.missed;
   s.recovery_waits = recoveries.waits;
   s.leased = images.pinned;
+  impl_->add_budget_stats(s);
   s.quarantined = impl_->pool.stats().quarantined;
   impl_->add_class_stats(s);
   impl_->add_tier_stats(s);
@@ -324,7 +376,36 @@ Census Core::census() const {
   impl_->leases.count(census);
   impl_->recoveries.count(census);
   census.retire = impl_->retirer.report().state;
+  census.charged = impl_->leases.charged(impl_->operations) + impl_->loads.draining();
   return census;
+}
+
+void Core::Impl::add_budget_stats(CoreStats& s) const {
+  const LeaseStats prefixes = leases.stats();
+  const RecoveryStats sets = recoveries.stats();
+  BudgetStats& b = s.budgets;
+  b.limit = budgets.config().total;
+  b.instance_limit = budgets.config().instance;
+  b.used = budgets.used();
+  b.peak = budgets.peak();
+  b.speculative = budgets.speculative();
+  b.draining = budgets.draining();
+  b.waiting = line.count();
+  b.waits = prefixes.budget_waits + sets.budget_waits;
+  b.cut = prefixes.budget_cuts;
+  b.bypassed = sets.bypassed;
+  b.ended = prefixes.budget_misses + sets.budget_misses;
+  const PreparedCounts& prepared = leases.prepared();
+  b.prepared = prepared.all();
+  b.prepares = prepared.begun;
+  b.claimed = prepared.claimed;
+  b.unclaimed = prepared.unclaimed;
+  b.gave_way = prepared.gave_way;
+  b.warms = warms.stats().hints;
+  b.hints = warms.stats().given;
+  b.warmed = warms.stats().blocks;
+  b.warms_expired = warms.stats().expired;
+  b.publisher_waits = prefixes.publisher_waits;
 }
 
 void Core::Impl::add_tier_stats(CoreStats& s) const {
@@ -355,7 +436,8 @@ std::vector<InstanceStats> Core::instances() const {
   std::vector<InstanceStats> out;
   for (const auto& [id, instance] : impl_->instances.all()) {
     const auto world = static_cast<std::uint16_t>(instance.ranks.size());
-    out.push_back({id, instance.present, world, impl_->leases.count(id)});
+    out.push_back({id, instance.present, world, impl_->leases.count(id), impl_->line.count(instance.account),
+                   impl_->budgets.used(instance.account)});
   }
   return out;
 }

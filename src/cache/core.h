@@ -55,15 +55,22 @@ class Ports {
   virtual void reap(const OperationKey& op) = 0;
 };
 
+inline constexpr std::uint64_t kPoolsInQueryBudget = 4;
+
 struct CoreConfig {
   std::uint32_t max_blocks = 1u << 20;  // residency table; more than fits is evicted
   Duration lease_ttl = seconds(600);
-  Duration reply_ttl = seconds(60);         // a result that nobody fetches
-  Duration load_wait = seconds(5);          // for blocks of a query to come from the tier, all in all
-  Duration publish_wait = seconds(2);       // for another publisher of the same block
-  Duration incomplete_ttl = seconds(60);    // image without an open grant that never completes
-  ByteCount eviction_batch = 8 * kMiB;      // evicted at least, once anything is
-  std::uint32_t protected_percent = 20;     // of the pool: what came back may be kept longer; 0: off
+  Duration reply_ttl = seconds(60);       // a result that nobody fetches
+  Duration load_wait = seconds(5);        // for blocks of a query to come from the tier, all in all
+  Duration publish_wait = seconds(2);     // for another publisher of the same block
+  Duration incomplete_ttl = seconds(60);  // image without an open grant that never completes
+  ByteCount eviction_batch = 8 * kMiB;    // evicted at least, once anything is
+  std::uint32_t protected_percent = 20;   // of the pool: what came back may be kept longer; 0: off
+  // Bytes that queries may hold, each owner counted: of all instances (0: four times the pool as
+  // configured), and of one (0: half of that).
+  ByteCount query_budget, query_instance_budget;
+  Duration prepare_ttl = seconds(1);        // a preparation that is ready and nobody claims
+  Duration full_prefix_wait = seconds(30);  // at most, for other publishers
   Duration retire_store_wait = seconds(2);  // for the tier to take what a slab that retires holds
   Duration retire_claim_wait = seconds(2);  // for claimed copies on it
   std::array<std::uint64_t, 2> seed{1,
@@ -84,6 +91,11 @@ struct QueryPart {
   bool early_lease = false;
   // Of a part behind the first, read mode: of the answer to the part before. 0: not compared.
   Revision revision = {};
+  // Read mode, ahead of need: the same list read later finds it done, or under way. No lease is
+  // told before; it ends by itself, and before anybody waits for what it holds.
+  bool prepare = false;
+  // Read mode: where the run ends at a block that another instance is saving, wait for that.
+  bool full_prefix = false;
 };
 struct QueryAnswer {
   std::uint32_t hit_blocks = 0;  // leading run over the parts so far: resident, loading or stored
@@ -91,13 +103,16 @@ struct QueryAnswer {
   LeaseId lease;
   std::vector<std::uint64_t> resident;  // bitmap of this part
   std::vector<std::uint64_t> stored =
-      {};                // likewise: not resident, but in the tier; empty: none or not looked
-  bool loading = false;  // read mode, last part: ask again, blocks of the run are on their way
+      {};  // likewise: not resident, but in the tier; empty: none or not looked
+  // Read mode, last part: ask again, blocks of the run are on their way. Of a preparation: there is one.
+  bool loading = false;
+  bool admitted = true;  // loading: false, it waits for budget or other publishers and holds nothing
+  bool again = false;    // the lease was told before
 };
 
 // A query under its request id, from its first part to the end of what it leased. With a
 // revision, which rises when another list is asked under the id, a ticket names one list.
-enum class TicketKind : std::uint8_t { kPrefix = 1, kRecovery = 2 };
+enum class TicketKind : std::uint8_t { kPrefix = 1, kRecovery = 2, kWarm = 3 };  // kWarm: cancel only
 struct TicketName {
   InstanceId instance;
   GroupId group;  // of a prefix
@@ -114,8 +129,8 @@ enum class Missing : std::uint8_t {
   kNone,
   kGone,      // not there, or it could not be read
   kTimeout,   // not in time
-  kNoMemory,  // no room for all of a recovery, not in time
-  kTooLarge,  // a recovery that is larger than memory, or of which more must be loaded than may be at once
+  kNoMemory,  // no budget, or no room for all of a recovery, not in time
+  kTooLarge,  // a recovery beyond memory or a budget, or of which more must be loaded than may be at once
 };
 struct TicketLease {
   GroupId group;
@@ -124,7 +139,8 @@ struct TicketLease {
 };
 struct TicketAnswer {
   TicketState state = TicketState::kUnknown;
-  bool admitted = true;  // loading: false, it waits for room and holds nothing
+  bool admitted = true;  // loading: false, it waits for budget or room and holds nothing
+  bool again = false;    // ready: it was told before
   Missing why = Missing::kNone;
   GroupId missing;               // of a recovery: the first group that is not to be had
   std::uint32_t hit_blocks = 0;  // of a prefix
@@ -147,6 +163,21 @@ struct RecoveryPart {
   std::uint32_t first = 0, total = 0;
   std::span<const BlockHash> hashes;
   Revision revision = {};  // as in QueryPart
+  bool prepare = false;    // likewise
+};
+
+// A list that may be asked for soon. Whoever gives it is promised nothing.
+struct WarmHint {
+  Duration first_use, max_wait;  // from now; max_wait 0: as long as hints live
+  std::uint32_t priority = 0;    // larger first
+  std::uint8_t confidence = 0;   // 0..100
+};
+struct WarmPart {
+  InstanceId instance;
+  GroupId group;
+  std::string_view request_id;
+  std::span<const BlockHash> hashes;
+  WarmHint hint;
 };
 
 struct PublishInput {
@@ -178,6 +209,22 @@ struct DrainReport {
   std::string_view text;
 };
 
+struct BudgetStats {
+  ByteCount limit, instance_limit;
+  ByteCount used, peak, speculative;  // speculative: done ahead of need
+  ByteCount draining;                 // of `used`: reads that go on though nobody waits for them
+  std::uint32_t waiting = 0;          // queries that wait for budget or room
+  std::uint64_t waits = 0;            // that ever did
+  std::uint64_t cut = 0;              // prefixes cut at a limit
+  std::uint64_t bypassed = 0;         // recoveries larger than a limit
+  std::uint64_t ended = 0;            // waits that ended with nothing
+  std::uint32_t prepared = 0;         // preparations that nobody has claimed yet
+  std::uint64_t prepares = 0, claimed = 0, unclaimed = 0, gave_way = 0;
+  std::uint32_t warms = 0;                                 // hints that live
+  std::uint64_t hints = 0, warmed = 0, warms_expired = 0;  // warmed: blocks that were begun for hints
+  std::uint64_t publisher_waits = 0;                       // queries that waited for other publishers
+};
+
 struct CoreStats {
   std::uint32_t sessions = 0, instances = 0, leases = 0, operations = 0;
   std::uint64_t blocks = 0, inflight_images = 0;
@@ -192,6 +239,7 @@ struct CoreStats {
   std::uint32_t tickets = 0;      // unfinished
   std::uint64_t recoveries = 0, recoveries_missed = 0, recovery_waits = 0;  // waits for room
   ByteCount leased, quarantined;
+  BudgetStats budgets;
 
   // Blocks that may be evicted now, in the order in which they go.
   struct OfClass {
@@ -265,6 +313,8 @@ struct InstanceStats {
   InstanceId id;
   std::uint16_t ranks = 0, world_size = 0;
   std::uint32_t leases = 0;
+  std::uint32_t waiting = 0;  // queries, for budget or room
+  ByteCount charged;          // to it, of the query budgets
 };
 
 class Core {
@@ -303,6 +353,9 @@ class Core {
   // Number of blocks that the grant copies. Blocks of an early lease that are on their way:
   // the grant follows, or fail() with kRecompute.
   Result<std::uint32_t> restore(const RestoreInput& in, TimePoint now);
+  // Loads what is stored of the list while nobody waits for anything. Another list under the id
+  // takes the place of the first. kBusy: a bound.
+  Status warm(SessionId session, const WarmPart& part, TimePoint now);
   Status release(SessionId session, LeaseId lease);
   // What query() would answer to the same list, without the list. Submits nothing and does not
   // lengthen a lease. kReject: the ticket is another session's.

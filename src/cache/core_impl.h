@@ -1,6 +1,7 @@
 // What Core is made of. Included by core*.cc only.
 #pragma once
 
+#include "cache/budgets.h"
 #include "cache/core.h"
 #include "cache/grants.h"
 #include "cache/images.h"
@@ -15,12 +16,18 @@
 #include "cache/retire.h"
 #include "cache/sessions.h"
 #include "cache/spill.h"
+#include "cache/waiting.h"
+#include "cache/warms.h"
 
 namespace orbitkv::cache {
 
-struct Core::Impl {
+struct Core::Impl final : Admitting {
   Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* tier_in);
-  ~Impl();
+  ~Impl() override;
+
+  // Admitting
+  Attempt admit(const Waiter& waiter, TimePoint now) override;
+  bool make_way(AccountIndex account, Full full) override;
 
   Result<Registration*> registration_of(SessionId session, RegistrationId id);
   // kBusy: a rank of the instance is absent.
@@ -32,6 +39,8 @@ struct Core::Impl {
   void withdraw_all(SessionId session, const Error& why, TimePoint now);
   void leave(RegistrationId id);
   void wake(TimePoint now);
+  void run_line(TimePoint now);
+  void add_budget_stats(CoreStats& s) const;
   void add_tier_stats(CoreStats& s) const;
   void add_class_stats(CoreStats& s) const;
   std::vector<NamespaceBlocks> named(const Images::Tally& tally) const;
@@ -44,6 +53,8 @@ struct Core::Impl {
   Images images;
   Instances instances;
   Operations operations;
+  Budgets budgets;
+  WaitingLine line;
   Loads loads;
   Leases leases;
   Recoveries recoveries;
@@ -52,6 +63,8 @@ struct Core::Impl {
   Publisher publisher;
   Restorer restorer;
   Retirer retirer;
+  Warms warms;
+  TimePoint latest;  // that a caller said
 };
 
 }  // namespace orbitkv::cache

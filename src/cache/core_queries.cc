@@ -29,6 +29,7 @@ Result<Leases::Target> Core::Impl::target_of(const Instance& instance, GroupId g
   target.ranks = static_cast<std::uint16_t>(instance.ranks.size());
   target.shards = group->shards;
   target.slot_bytes = group->slot_bytes;
+  target.account = instance.account;
   if (tier == nullptr) return target;
   target.tier = namespaces.space(instance.name_space, group_id);
   if (const auto nodes = instance.nodes.find(group_id); nodes != instance.nodes.end())
@@ -67,6 +68,16 @@ Result<TicketAnswer> Core::read_recovery(SessionId session, const RecoveryPart& 
   return answer;
 }
 
+Status Core::warm(SessionId session, const WarmPart& part, TimePoint now) {
+  if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
+  ORBITKV_ASSIGN_OR_RETURN(const Instance* instance, impl_->complete_instance(part.instance));
+  ORBITKV_ASSIGN_OR_RETURN(const Leases::Target target, impl_->target_of(*instance, part.group));
+  if (target.tier == kNoTierSpace) return ok_status();  // nothing is stored
+  const Status added = impl_->warms.add(session, part, target, now);
+  impl_->wake(now);
+  return added;
+}
+
 Status Core::release(SessionId session_id, LeaseId id) {
   const Session* session = impl_->sessions.open_session(session_id);
   if (session == nullptr) return impl_->not_open(session_id);
@@ -80,6 +91,7 @@ Status Core::release(SessionId session_id, LeaseId id) {
     return reject("the lease belongs to another instance");
   }
   impl_->leases.release(*lease);
+  impl_->wake(impl_->latest);
   return ok_status();
 }
 
@@ -94,8 +106,16 @@ Result<TicketAnswer> Core::poll(SessionId session, const TicketName& ticket, Rev
 
 Status Core::cancel(SessionId session, const TicketName& ticket, Revision revision) {
   if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
-  if (ticket.kind == TicketKind::kPrefix) return impl_->leases.cancel(session, ticket, revision);
-  return impl_->recoveries.cancel(session, ticket, revision);
+  Status ended = ok_status();
+  if (ticket.kind == TicketKind::kWarm) {
+    impl_->warms.cancel(session, ticket);
+  } else if (ticket.kind == TicketKind::kPrefix) {
+    ended = impl_->leases.cancel(session, ticket, revision);
+  } else {
+    ended = impl_->recoveries.cancel(session, ticket, revision);
+  }
+  impl_->wake(impl_->latest);
+  return ended;
 }
 
 }  // namespace orbitkv::cache

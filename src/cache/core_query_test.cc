@@ -22,7 +22,7 @@ QueryPart slice(const std::vector<BlockHash>& list, std::uint32_t first, std::ui
 struct Filled {
   World w;
   Engine e{w};
-  Filled() {
+  explicit Filled(const WorldOptions& options = {}) : w(options) {
     w.store(e.worker, e.registration, hashes(0, 8));
     w.store(e.worker, e.registration, hashes(10, 2));
   }
@@ -304,7 +304,9 @@ TEST(CoreQuery, LimitsAreAnswers) {
 }
 
 TEST(CoreQuery, HostLimitOfLeases) {
-  Filled f;
+  WorldOptions options;
+  options.core.query_budget = kGiB;
+  Filled f(options);
   const auto one = hashes(0, 1);
   std::uint32_t held = 0;
   for (int s = 0; s < 17; ++s) {

@@ -511,10 +511,68 @@ TEST(CoreRecovery, bounds_are_answers) {
   EXPECT_EQ(code_of(m.ask_part(list, 0, 9, kTail, "leases")), Code::kBusy);
 }
 
+TEST(CoreRecovery, all_groups_are_charged_together_and_each_lease_returns_its_own) {
+  WorldOptions options;
+  options.core.query_budget = options.core.query_instance_budget = 16 * slot_bytes();
+  Hybrid h(options);
+  h.fill();
+  const TicketAnswer a = h.ask();
+  ASSERT_EQ(a.state, TicketState::kReady);
+  EXPECT_EQ(h.stats().budgets.used, 9 * slot_bytes());
+  const TicketAnswer b = h.ask(kTail, "b");
+  EXPECT_FALSE(b.admitted) << "no part of it is charged";
+  EXPECT_EQ(h.stats().budgets.used, 9 * slot_bytes());
+  ASSERT_TRUE(h.t->core->release(h.scheduler, a.leases[1].lease).ok());
+  EXPECT_EQ(h.stats().budgets.used, 16 * slot_bytes());
+  EXPECT_EQ(h.poll(b.revision, "b").state, TicketState::kReady);
+}
+
+TEST(CoreRecovery, a_set_beyond_the_budget_is_bypassed) {
+  WorldOptions options;
+  options.core.query_budget = options.core.query_instance_budget = 8 * slot_bytes();
+  Hybrid h(options);
+  h.fill();
+  EXPECT_EQ(h.ask().why, Missing::kTooLarge);
+  EXPECT_EQ(h.stats().budgets.bypassed, 1u);
+  EXPECT_EQ(h.stats().budgets.waiting, 0u);
+}
+
+// A large set that waits for room is not starved by small ones that come later.
+TEST(CoreRecovery, a_large_set_has_its_turn) {
+  Hybrid h(tight());
+  for (std::uint64_t p = 2; p < 8; ++p) h.put(0, p);
+  h.store(1, 6, 2);
+  h.store(2, 7, 1);
+  h.store(0, 100, 8);
+  std::vector<BlockHash> others;
+  for (std::uint64_t p = 100; p < 108; ++p) others.push_back(hash_of(block_of(0, p)));
+  std::deque<LeaseId> held{h.t->read(h.scheduler, others, "held").lease};
+  const TicketAnswer large = h.ask();
+  EXPECT_FALSE(large.admitted);
+  int passed = 0;
+  for (int i = 0; i < 100; ++i) {
+    const QueryAnswer small =
+        h.t->read(h.scheduler, {others[static_cast<std::size_t>(i % 8)]}, "s" + std::to_string(i));
+    if (!small.lease) break;
+    held.push_back(small.lease);
+    ++passed;
+  }
+  EXPECT_EQ(passed, 16);
+  for (const LeaseId& lease : held) ASSERT_TRUE(h.t->core->release(h.scheduler, lease).ok());
+  EXPECT_TRUE(h.poll(large.revision).admitted);
+  h.t.all_loaded();
+  EXPECT_EQ(h.poll(large.revision).state, TicketState::kReady);
+}
+
 // Random schedules with little memory: every answer is all or nothing, and all comes back.
 class Walk {
  public:
-  explicit Walk(std::uint64_t seed) : random_(seed), h_(tight()) {
+  static WorldOptions options(std::uint64_t seed) {
+    WorldOptions o = tight();
+    if (seed % 3 == 0) o.core.query_budget = o.core.query_instance_budget = 14 * slot_bytes();
+    return o;
+  }
+  explicit Walk(std::uint64_t seed) : random_(seed), h_(options(seed)) {
     for (std::uint64_t p = 0; p < 12; ++p) {
       for (std::uint16_t g = 0; g < 3; ++g) h_.put(g, p);
     }
@@ -524,6 +582,8 @@ class Walk {
       SCOPED_TRACE(i);
       step();
       ASSERT_LE(h_.stats().leased, h_.t->pool->stats().capacity);
+      ASSERT_EQ(h_.stats().budgets.used, h_.t->core->census().charged);
+      ASSERT_LE(h_.stats().budgets.used, h_.stats().budgets.limit);
     }
     finish();
   }
@@ -575,6 +635,8 @@ class Walk {
     EXPECT_EQ(h_.stats().leases, 0u);
     EXPECT_EQ(h_.stats().leased, ByteCount(0));
     EXPECT_EQ(h_.stats().loading, 0u);
+    EXPECT_EQ(h_.stats().budgets.used, ByteCount(0));
+    EXPECT_EQ(h_.stats().budgets.waiting, 0u);
   }
 
   std::mt19937_64 random_;

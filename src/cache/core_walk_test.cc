@@ -36,6 +36,8 @@ CoreStats walk(std::uint64_t first_seed, int seeds, WalkOptions options) {
     sum.awaited_restores += s.awaited_restores;
     sum.spilled += s.spilled;
     sum.spills_refused += s.spills_refused;
+    sum.budgets.waits += s.budgets.waits;
+    sum.budgets.ended += s.budgets.ended;
   }
   EXPECT_GT(sum.published, 1000u);
   EXPECT_GT(sum.restored, 1000u);
@@ -87,6 +89,12 @@ TEST(CoreWalk, TierOneShard) {
 
 TEST(CoreWalk, TierTwoShards) {
   expect_a_busy_tier(walk(61, 6, {.shards = 2, .tier = true, .steps = 8000}));
+}
+
+TEST(CoreWalk, TierLittleBudget) {
+  const CoreStats sum = walk(71, 6, {.tier = true, .budget = true, .steps = 6000});
+  EXPECT_GT(sum.budgets.waits, 200u);
+  EXPECT_GT(sum.budgets.ended, 10u);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "cache/namespaces.h"
 #include "cache/residency.h"
 #include "cache/shard_nodes.h"
+#include "cache/use.h"
 #include "mem/pool.h"
 
 namespace orbitkv::cache {
@@ -30,10 +31,6 @@ struct ImageSlot {
   RecordId record = kNoRecord;
   std::uint32_t further = 0;
 };
-
-// Who brings, reads or pins images. What only speculative uses touch goes first when memory
-// is short, and they refresh nothing.
-enum class Use : std::uint8_t { kForeground, kSpeculative };
 
 enum class SlotState : std::uint8_t { kAbsent, kLent, kLoading, kCommitted };
 

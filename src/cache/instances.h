@@ -14,6 +14,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "cache/budgets.h"
 #include "cache/namespaces.h"
 #include "cache/shard_nodes.h"
 #include "model/geometry.h"
@@ -53,6 +54,7 @@ struct Instance {
   std::optional<model::RecoveryContract> contract;  // of all ranks; there from the first one on
   std::map<GroupId, ShardNodes> nodes = {};         // where the ranks of the shards are
   std::uint64_t dropped = 0;                        // blocks that it could not save for want of memory
+  AccountIndex account = kNoAccount;                // of its queries
   bool complete() const { return present == ranks.size(); }
 };
 

@@ -51,7 +51,8 @@ std::uint64_t first_revision(const std::array<std::uint64_t, 2>& seed) {
 
 // Whether the list of a query may be asked again.
 bool answers_again(LeaseState state) {
-  return state == LeaseState::kReady || state == LeaseState::kLoading || state == LeaseState::kMissed;
+  return state == LeaseState::kReady || state == LeaseState::kLoading || state == LeaseState::kMissed ||
+         state == LeaseState::kWaiting;
 }
 
 Error out_of_order(std::uint32_t expected, const QueryPart& part) {
@@ -92,12 +93,14 @@ std::size_t Leases::Hash::operator()(const LeaseId& id) const {
 }
 
 // Revisions of one life of the Manager mean nothing to the next, so they begin anywhere.
-Leases::Leases(const Config& config, Images& images, Sessions& sessions, Loads& loads, Tier* tier)
+Leases::Leases(const Config& config, const Parts& parts)
     : config_(config),
-      images_(images),
-      sessions_(sessions),
-      loads_(loads),
-      tier_(tier),
+      images_(parts.images),
+      sessions_(parts.sessions),
+      budgets_(parts.budgets),
+      line_(parts.line),
+      loads_(parts.loads),
+      tier_(parts.tier),
       last_revision_(first_revision(config.seed)) {}
 
 Leases::~Leases() {
@@ -133,6 +136,12 @@ Result<QueryAnswer> Leases::query(SessionId session, const QueryPart& part, cons
   Lease& lease = leases_[index];
   if (answers_again(lease.state)) {
     if (recognise(lease, seen)) {
+      if (lease.prepared && !part.prepare) claim(index, seen);
+      if (lease.untold) {
+        ask_tier(seen, answer);
+        tell_tier(seen, answer);
+        lease.untold = !seen.last();
+      }
       answer_again(index, seen, answer);
       return answer;
     }
@@ -150,14 +159,25 @@ void Leases::answer_again(std::uint32_t index, const Seen& seen, QueryAnswer& an
   answer.revision = lease.revision;
   if (!seen.last()) return;
   if (lease.state == LeaseState::kMissed) return retire(index, LeaseEvent::kTold);
-  answer.loading = lease.state == LeaseState::kLoading;
   step(lease.state, LeaseEvent::kSameList);
-  if (lease.state == LeaseState::kReady) deliver(LeaseIndex(index), seen.now);
+  answer_last(index, seen.now, answer);
+}
+
+void Leases::answer_last(std::uint32_t index, TimePoint now, QueryAnswer& answer) {
+  const Lease& lease = leases_[index];
+  if (lease.prepared) {
+    answer.loading = true;
+    return;
+  }
+  answer.admitted = lease.state != LeaseState::kWaiting;
+  answer.loading = lease.state == LeaseState::kLoading || !answer.admitted;
   answer.lease = lease.id;
+  answer.again = lease.delivered;
+  if (lease.state == LeaseState::kReady) deliver(LeaseIndex(index), now);
 }
 
 // The object that takes this part, in state kCollecting or (perhaps the same list again)
-// kLoading, kReady or kMissed.
+// kWaiting, kLoading, kReady or kMissed.
 Result<std::uint32_t> Leases::prepare(SessionId session, Seen& seen, QueryAnswer& answer) {
   const QueryPart& part = seen.part;
   const auto it = by_name_.find(QueryNameView{part.instance, part.group, part.mode, part.request_id});
@@ -168,6 +188,7 @@ Result<std::uint32_t> Leases::prepare(SessionId session, Seen& seen, QueryAnswer
     return reject(
         format_text("request id is in use by session %u of the same instance", lease.session.value));
   }
+  ORBITKV_RETURN_IF_ERROR(check_prepared(lease, part));
   const bool again = answers_again(lease.state);
   if (part.first == 0) {
     lease.again_next = 0;
@@ -199,33 +220,46 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
     unreserve(session, 1);
     return counted.error();
   }
+  if (Status counted = part.prepare ? prepared_.open(session) : ok_status(); !counted.ok()) {
+    tickets_.close(session);
+    session.metadata->release(std::move(*metadata));
+    unreserve(session, 1);
+    return counted.error();
+  }
   const std::uint32_t index = take_object();
   Lease& lease = leases_[index];
   Lease fresh;
   fresh.name = {part.instance, part.group, part.mode, std::string(part.request_id)};
+  fresh.prepared = part.prepare;
   fresh.session = session_id;
   fresh.state = LeaseState::kCollecting;
   fresh.revision = next_revision();
   fresh.total = part.total;
   fresh.early = part.early_lease;
+  fresh.full = part.full_prefix && publishing_ != nullptr;
   fresh.ranks = seen.target.ranks;
+  fresh.account = seen.target.account;
+  fresh.block_bytes = seen.target.block_bytes();
   fresh.started = seen.now;
   fresh.unfinished = true;
   fresh.records = std::move(lease.records);  // empty, for their capacity
   fresh.consumed = std::move(lease.consumed);
   fresh.metadata = std::move(*metadata);
   lease = std::move(fresh);
+  loads_.lanes().open(LeaseIndex(index), {lease.account, use_of(lease)});
   by_name_.emplace(lease.name, index);
   return index;
 }
 
-// Another list under the same name: the first `kept` records stay, the rest and the old
-// lease id go. The wait of an unfinished one goes on: changing the list wins no time.
+// Another list under the same name: of the run so far the first `kept` hashes stay, as hashes;
+// pins, charge and the old lease id go. The wait of an unfinished one goes on: changing the
+// list wins no time.
 Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, QueryAnswer& answer) {
   Lease& lease = leases_[index];
   Session& session = sessions_.at(lease.session);
   if (!lease.unfinished) ORBITKV_RETURN_IF_ERROR(tickets_.open(session));
-  const bool goes_on = lease.unfinished && lease.state != LeaseState::kMissed;
+  const bool claims = lease.prepared && !seen.part.prepare;
+  const bool goes_on = lease.unfinished && lease.state != LeaseState::kMissed && !claims;
   lease.unfinished = true;
   if (lease.id) {
     by_id_.erase(lease.id);
@@ -239,16 +273,28 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
     return metadata_full(*session.metadata);
   }
   lease.metadata = std::move(*metadata);
+  leave_line(lease);
+  stop_awaiting(index);
   step(lease.state, LeaseEvent::kNewList);
   const bool gives_up_loads = lease.pending > 0;
-  unpin_from(index, kept);
+  if (kept > 0) {
+    keep_all(lease, seen.target);
+    kept = std::min(kept, static_cast<std::uint32_t>(lease.kept->hashes.size()));
+    lease.kept->hashes.resize(kept);
+    lease.kept->beyond.clear();
+  } else {
+    lease.kept.reset();
+  }
+  give_up(index);
+  if (claims) begin_use(index);
   if (gives_up_loads) look_up(seen, answer);
   lease.revision = next_revision();
   lease.total = seen.part.total;
   lease.early = seen.part.early_lease;
+  lease.full = seen.part.full_prefix && publishing_ != nullptr;
   lease.ranks = seen.target.ranks;
   if (!goes_on) lease.started = seen.now;
-  lease.delivered = false;
+  lease.delivered = lease.untold = false;
   lease.why = Missing::kNone;
   lease.next = seen.part.first;
   lease.hits = kept;
@@ -259,11 +305,11 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
 
 // True while the list that is being asked is the leased one.
 bool Leases::recognise(Lease& lease, const Seen& seen) {
-  if (seen.part.total != lease.total) return false;
+  if (seen.part.total != lease.total || seen.part.full_prefix != lease.full) return false;
   ListDigest digest = lease.again_digest;
   for (std::size_t i = 0; i < seen.lookups.size(); ++i) {
     const std::size_t at = seen.part.first + i;
-    if (at < lease.hits && seen.lookups[i].record != lease.records[at]) return false;
+    if (at < lease.records.size() && seen.lookups[i].record != lease.records[at]) return false;
     digest.add(seen.lookups[i].hash);
   }
   if (seen.last() && digest != lease.digest) return false;
@@ -278,46 +324,32 @@ void Leases::absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer) {
   const auto count = static_cast<std::uint32_t>(seen.lookups.size());
   seen.takes = read && lease.run_open;
   ask_tier(seen, answer);
-  if (read) tell_tier(seen, answer);
-  std::uint32_t run = 0;
-  if (lease.run_open) run = read ? take_run(index, seen) : seen.reach();
-  if (read) {
+  const std::uint32_t run = lease.run_open ? seen.reach() : 0;
+  if (read) answer.revision = lease.revision;
+  if (read && !lease.prepared) {
+    tell_tier(seen, answer);
     stats_.hits += run;
     stats_.misses += count - run;
-    answer.revision = lease.revision;
   }
   lease.hits += run;
-  lease.run_open = lease.run_open && run == count;
   for (const Lookup& l : seen.lookups) lease.digest.add(l.hash);
   lease.next += count;
   answer.hit_blocks = lease.hits;
-  end_part(index, seen);
-  if (!read) return;
+  if (!seen.last()) {
+    if (seen.takes || lease.full) keep_part(index, seen);
+    lease.run_open = lease.run_open && run == count;
+    step(lease.state, LeaseEvent::kPart);
+    return collect(index);
+  }
+  if (!read || (lease.hits == 0 && !lease.full)) return retire(index, LeaseEvent::kLastEmpty);
+  end_list(index, seen);
+  if (lease.state == LeaseState::kWaiting) line_.run(seen.now);
   if (loads_.queued()) pump(seen.now);
   // What the tier has no more shortens the run, or ends it.
   if (lease.state == LeaseState::kMissed) retire(index, LeaseEvent::kTold);
   const bool over = lease.state == LeaseState::kRetired;
   answer.hit_blocks = over ? 0 : lease.hits;
-  if (over) return;
-  if (lease.id) deliver(LeaseIndex(index), seen.now);
-  answer.lease = lease.id;
-  answer.loading = lease.state == LeaseState::kLoading;
-}
-
-void Leases::end_part(std::uint32_t index, const Seen& seen) {
-  Lease& lease = leases_[index];
-  if (!seen.last()) {
-    step(lease.state, LeaseEvent::kPart);
-    collect(index);
-  } else if (lease.records.empty()) {
-    retire(index, LeaseEvent::kLastEmpty);
-  } else if (lease.pending > 0) {
-    step(lease.state, LeaseEvent::kLastLoading);
-    deadlines_.set(index, Term::kWait, wait_end(lease));
-  } else {
-    step(lease.state, LeaseEvent::kLastPart);
-    become_ready(index, seen.now);
-  }
+  if (!over) answer_last(index, seen.now, answer);
 }
 
 void Leases::become_ready(std::uint32_t index, TimePoint now) {
@@ -329,7 +361,11 @@ void Leases::become_ready(std::uint32_t index, TimePoint now) {
   by_id_.emplace(lease.id, index);
   ++stats_.leases;
   close_ticket(lease);
-  deadlines_.set(index, Term::kUndelivered, now + config_.reply_ttl);
+  if (lease.prepared) {
+    deadlines_.set(index, Term::kPrepared, now + config_.prepare_ttl);
+  } else {
+    deadlines_.set(index, Term::kUndelivered, now + config_.reply_ttl);
+  }
 }
 
 }  // namespace orbitkv::cache

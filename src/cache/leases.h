@@ -1,15 +1,18 @@
 // Queries and leases. One object serves a query from its first part to the end of its
-// lease: it pins the leading run as the parts come, waits for what the tier must bring,
-// then holds it for the ranks of the instance, each of which consumes it once, in order.
+// lease: it pins what is there of the leading run as the parts come, takes its charge with the
+// last one or waits in line for it, waits for what the tier must bring, then holds the run for
+// the ranks of the instance, each of which consumes it once, in order.
 // Identity: instance, group, mode, request id. Owned by the core; single-threaded. Never
 // answers an old lease for another list, never lets one outlive its TTL, never hands one
-// out with a block that is not there (an early one says so at the restore), never touches the pins of
-// restores.
+// out with a block that is not there (an early one says so at the restore), never loads or
+// leases what is not charged, never touches the pins of restores.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -19,15 +22,19 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "cache/budgets.h"
 #include "cache/core.h"
 #include "cache/images.h"
 #include "cache/loads.h"
 #include "cache/sessions.h"
 #include "cache/tickets.h"
 #include "cache/transitions.h"
+#include "cache/waiting.h"
 #include "mem/budget.h"
 
 namespace orbitkv::cache {
+
+class Operations;
 
 // 128 bits over the keyed hashes of a list, in order.
 struct ListDigest {
@@ -54,6 +61,14 @@ struct QueryNameView {
   std::string_view request_id;
 };
 
+// Who knows which blocks are being saved.
+class Publishing {
+ public:
+  virtual ~Publishing() = default;
+  // An engine of another instance copies into the image now, or may begin to.
+  virtual bool saved_by_others(RecordId record, const InstanceId& instance) const = 0;
+};
+
 // What has become of a member of a recovery.
 struct MemberEvent {
   enum class Kind : std::uint8_t { kLanded, kFailed, kEnded };
@@ -69,7 +84,25 @@ struct PageAt {
   TierRef stored;               // where there is no record
 };
 
+// What a query of one group is about.
+struct LeaseTarget {
+  KeySpace space;
+  std::uint16_t ranks = 1;  // of the instance: each consumes a lease once
+  TierSpace tier = kNoTierSpace;
+  std::uint16_t shards = 1;
+  ByteCount slot_bytes;
+  ShardNodes near = {};  // of the instance
+  AccountIndex account = kNoAccount;
+  ByteCount block_bytes() const { return shards * slot_bytes; }
+};
+
 struct Lease {
+  // The rest of the run behind `records`, until it can be taken.
+  struct Kept {
+    LeaseTarget target;
+    std::vector<BlockHash> hashes;
+    std::vector<BlockHash> beyond;  // behind the run, where publishers may be waited for
+  };
   QueryName name;
   RecoveryIndex recovery = kNoRecovery;  // of a member; it is found by its lease id alone
   SessionId session;
@@ -77,14 +110,24 @@ struct Lease {
   Revision revision;
   LeaseId id;                         // zero until the last part
   std::uint32_t total = 0, next = 0;  // hashes of the list; of them seen
-  std::uint32_t hits = 0;             // leading run
+  std::uint32_t hits = 0;             // leading run, pinned or kept
   std::uint32_t pending = 0;          // of it: on their way from the tier
   bool run_open = true;               // no gap so far
   bool early = false;                 // may be leased while the last blocks are on their way
+  bool prepared = false;              // ahead of need: nobody has asked for it yet
+  bool untold = false;                // claimed, and the tier has not heard of all its parts
+  bool full = false;                  // other publishers are waited for
+  bool awaits = false;                // one of them is
+  bool warm = false;                  // a piece of a hint: without a name, never leased
   ListDigest digest;
   std::vector<RecordId> records;        // pinned; empty in discover mode
   std::vector<std::uint32_t> consumed;  // blocks, by rank
-  std::uint16_t ranks = 1;              // of the instance
+  std::unique_ptr<Kept> kept;           // nullptr: there is no rest
+  AccountIndex account = kNoAccount;
+  ChargeIndex charge = kNoCharge;
+  ByteCount block_bytes;             // that a block of it is charged
+  WaitingPlace place = kNotWaiting;  // in the line
+  std::uint16_t ranks = 1;           // of the instance
   std::uint32_t ranks_left = 0;
   // The same list may be asked again, in parts: how far it has been recognised.
   std::uint32_t again_next = 0;
@@ -102,6 +145,8 @@ struct LeaseStats {
   std::uint64_t undelivered = 0;    // results that nobody fetched
   std::uint64_t wait_timeouts = 0;  // of queries whose parts or blocks had not all come
   std::uint64_t early = 0;          // leased before the last block had landed
+  std::uint64_t budget_waits = 0, budget_cuts = 0, budget_misses = 0;
+  std::uint64_t publisher_waits = 0;
 };
 
 class Leases {
@@ -110,19 +155,21 @@ class Leases {
     Duration ttl;
     Duration reply_ttl;
     Duration load_wait;  // from the first part
+    Duration prepare_ttl, full_prefix_wait;
     std::array<std::uint64_t, 2> seed{};
   };
-  Leases(const Config& config, Images& images, Sessions& sessions, Loads& loads, Tier* tier);
+  struct Parts {
+    Images& images;
+    Sessions& sessions;
+    Budgets& budgets;
+    WaitingLine& line;
+    Loads& loads;
+    Tier* tier;
+  };
+  Leases(const Config& config, const Parts& parts);
   ~Leases();
 
-  struct Target {
-    KeySpace space;
-    std::uint16_t ranks = 1;  // of the instance: each consumes a lease once
-    TierSpace tier = kNoTierSpace;
-    std::uint16_t shards = 1;
-    ByteCount slot_bytes;
-    ShardNodes near = {};  // of the instance
-  };
+  using Target = LeaseTarget;
   Result<QueryAnswer> query(SessionId session, const QueryPart& part, const Target& target, TimePoint now);
 
   // nullptr: unknown, consumed, released or expired.
@@ -136,6 +183,10 @@ class Leases {
   void end_session(SessionId session);
   void end_instance(const InstanceId& instance);
   void expire(TimePoint now);
+  // Ends preparations that stand in the way of a charge. False: there are none.
+  bool end_prepared(AccountIndex account, Full full);
+  // One that waits in line is tried.
+  Admitting::Attempt admit(std::uint32_t index, TimePoint now);
 
   // ---- the tier ----
   bool loaded(TransferId transfer, bool ok, TimePoint now);  // false: not one of ours
@@ -145,7 +196,35 @@ class Leases {
   void fail_doomed(TimePoint now);
 
   // Until when its blocks are waited for.
-  TimePoint wait_end(const Lease& lease) const { return lease.started + config_.load_wait; }
+  TimePoint wait_end(const Lease& lease) const {
+    return lease.started + (lease.full ? config_.full_prefix_wait : config_.load_wait);
+  }
+
+  // ---- other publishers ----
+  void set_publishing(const Publishing& publishing) { publishing_ = &publishing; }
+  // Saves have ended: who waits for one looks again.
+  void look_at_publishers(TimePoint now);
+
+  // ---- pieces of hints (cache/warms.h) ----
+  struct Piece {
+    SessionId session;
+    InstanceId instance;
+    GroupId group;
+    const Target& target;
+    std::span<const BlockHash> hashes;
+    TimePoint now;
+  };
+  struct Warmed {
+    std::optional<LeaseIndex> loads;  // until end_warm(): what is on its way
+    std::uint32_t blocks = 0;         // that are
+    std::uint32_t next = 0;           // of the hashes, the first that was not dealt with
+    bool over = false;                // nothing behind it is of use
+  };
+  // Begins loads of what is stored only, within the share of speculation.
+  Warmed warm(const Piece& piece);
+  void end_warm(LeaseIndex piece);
+  // Pieces whose loads have all ended since the last call.
+  std::vector<LeaseIndex> take_warmed() { return std::exchange(warmed_, {}); }
 
   // ---- members of recoveries: exact, without a name; cache/recoveries.h bounds and ends them ----
   struct Member {
@@ -156,6 +235,9 @@ class Leases {
     GroupId group;
     std::uint16_t ranks = 1;
     TimePoint started;
+    AccountIndex account;
+    ChargeIndex charge;  // the member's from now on
+    bool prepared = false;
   };
   LeaseIndex add_member(const Member& member);
   // nullptr: it has ended.
@@ -173,16 +255,22 @@ class Leases {
   // It becomes a lease that is not delivered.
   void open_member(LeaseIndex index);
   void deliver(LeaseIndex index, TimePoint now);
+  // Somebody asks for a prepared one.
+  void claim_member(LeaseIndex index);
   void end_member(LeaseIndex index, Revision revision);
   std::vector<MemberEvent> take_member_events() { return std::exchange(member_events_, {}); }
   Revision next_revision() { return Revision(++last_revision_); }
   TicketCounts& tickets() { return tickets_; }
+  PreparedCounts& prepared() { return prepared_; }
+  const PreparedCounts& prepared() const { return prepared_; }
   // Places for `n` leases. kBusy: a bound.
   Status reserve(Session& session, std::uint32_t n);
   void unreserve(Session& session, std::uint32_t n);
 
   LeaseStats stats() const { return stats_; }
   void count(Census& census) const;
+  // What leases are to be charged by their blocks; of those that ended, what their restores hold.
+  ByteCount charged(const Operations& operations) const;
   std::uint32_t count(const InstanceId& instance) const;
 
  private:
@@ -234,17 +322,44 @@ class Leases {
   bool recognise(Lease& lease, const Seen& seen);
   void answer_again(std::uint32_t index, const Seen& seen, QueryAnswer& answer);
   void absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer);
-  std::uint32_t take_run(std::uint32_t index, const Seen& seen);
+  void answer_last(std::uint32_t index, TimePoint now, QueryAnswer& answer);
+  void keep_part(std::uint32_t index, const Seen& seen);
+  void append_part(Lease& lease, const Seen& seen, std::uint32_t pinned);
+  void keep_all(Lease& lease, const Target& target);
+  void end_list(std::uint32_t index, const Seen& seen);
+  bool charge(Lease& lease, Full& full);
+  Status check_prepared(const Lease& lease, const QueryPart& part) const;
+  void claim(std::uint32_t index, const Seen& seen);
+  void begin_use(std::uint32_t index);
+  void end_preparation(Lease& lease);
+  static Use use_of(const Lease& lease) { return lease.prepared ? Use::kSpeculative : Use::kForeground; }
+  void cut_to_limit(std::uint32_t index);
+  void wait_in_line(std::uint32_t index);
+  void keep_list(std::uint32_t index, const Seen& seen);
+  void stand_in_line(std::uint32_t index);
+  bool saved_next(const Lease& lease) const;
+  void wait_for_publisher(std::uint32_t index);
+  void publisher_ended(std::uint32_t index, TimePoint now);
+  void extend_run(std::uint32_t index, TimePoint now);
+  void stop_awaiting(std::uint32_t index);
+  void give_up_on_publisher(std::uint32_t index, TimePoint now);
+  void begin_piece(const Piece& piece, const Seen& seen, std::span<const std::uint32_t> wanted, Warmed& done);
+  void leave_line(Lease& lease);
+  void take_kept(std::uint32_t index, TimePoint now);
+  void begin_run(std::uint32_t index, TimePoint now);
+  void shorten(Lease& lease, std::uint32_t kept);
+  std::uint32_t take_run(std::uint32_t index, const Seen& seen, std::uint32_t most);
   bool want_block(std::uint32_t index, std::uint32_t i, const Seen& seen);
-  void end_part(std::uint32_t index, const Seen& seen);
   void become_ready(std::uint32_t index, TimePoint now);
   void settle(const Loads::Ended& ended, TimePoint now);
   void cut(std::uint32_t index, std::uint32_t kept, TimePoint now);
   void land(std::uint32_t index, TimePoint now);
   void time_out(std::uint32_t index, TimePoint now);
+  void end_wait(std::uint32_t index, TimePoint now);
   void close_ticket(Lease& lease);
   bool nearly_there(const Lease& lease);
-  void unpin_from(std::uint32_t index, std::size_t kept);
+  void unpin_from(std::uint32_t index, std::size_t kept, AccountIndex drainer);
+  void give_up(std::uint32_t index);
   void retire(std::uint32_t index, LeaseEvent event);
   void collect(std::uint32_t index);
   void end_due(std::uint32_t index, TimePoint now);
@@ -259,6 +374,8 @@ class Leases {
   Config config_;
   Images& images_;
   Sessions& sessions_;
+  Budgets& budgets_;
+  WaitingLine& line_;
   Loads& loads_;
   Tier* tier_;
   std::deque<Lease> leases_;
@@ -267,8 +384,12 @@ class Leases {
   std::unordered_map<LeaseId, std::uint32_t, Hash> by_id_;
   std::uint64_t last_revision_, last_id_ = 0;
   TicketCounts tickets_;
+  PreparedCounts prepared_;
   std::uint32_t reserved_ = 0;  // places for leases
   std::vector<MemberEvent> member_events_;
+  std::vector<LeaseIndex> warmed_;
+  const Publishing* publishing_ = nullptr;
+  std::vector<std::uint32_t> awaiting_;  // those with `awaits`
   Deadlines deadlines_;
   // Of the part at hand.
   std::vector<Lookup> lookups_;

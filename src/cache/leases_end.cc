@@ -72,7 +72,11 @@ void Leases::expire(TimePoint now) {
 void Leases::end_due(std::uint32_t index, TimePoint now) {
   const Lease& lease = leases_[index];
   if (lease.state == LeaseState::kLoading) return time_out(index, now);
-  if (lease.state == LeaseState::kCollecting) {
+  if (lease.awaits) return give_up_on_publisher(index, now);
+  if (lease.state == LeaseState::kWaiting) return end_wait(index, now);
+  if (lease.prepared) {
+    ++prepared_.unclaimed;
+  } else if (lease.state == LeaseState::kCollecting) {
     ++stats_.wait_timeouts;
   } else {
     ++(lease.delivered ? stats_.expired : stats_.undelivered);
@@ -118,13 +122,15 @@ TicketAnswer Leases::tell(std::uint32_t index, TimePoint now) {
   answer.state = TicketState::kLoading;
   answer.hit_blocks = lease.hits;
   answer.revision = lease.revision;
+  answer.admitted = lease.state != LeaseState::kWaiting;
   if (lease.state == LeaseState::kMissed) {
     answer.state = TicketState::kMissing;
     answer.why = lease.why == Missing::kNone ? Missing::kGone : lease.why;
     retire(index, LeaseEvent::kTold);
-  } else if (lease.id) {
+  } else if (lease.id && !lease.prepared) {
     answer.state = TicketState::kReady;
     answer.leases = {{lease.name.group, lease.hits, lease.id}};
+    answer.again = lease.delivered;
     if (!lease.delivered) deliver(LeaseIndex(index), now);
   }
   return answer;
@@ -137,24 +143,37 @@ std::uint32_t Leases::count(const InstanceId& instance) const {
   return static_cast<std::uint32_t>(std::count_if(leases_.begin(), leases_.end(), holds));
 }
 
-// Those that still load are left first: what nobody else waits for goes back at once.
-void Leases::unpin_from(std::uint32_t index, std::size_t kept) {
+// Those that still load are left first: what nobody else waits for goes back at once, or is
+// charged to `drainer` until the tier has ended it.
+void Leases::unpin_from(std::uint32_t index, std::size_t kept, AccountIndex drainer) {
   Lease& lease = leases_[index];
   if (kept >= lease.records.size()) return;
   for (std::size_t i = kept; i < lease.records.size() && lease.pending > 0; ++i) {
     if (!images_.loading(lease.records[i])) continue;
-    loads_.leave(lease.records[i], {LeaseIndex(index), static_cast<std::uint32_t>(i)});
+    loads_.leave(lease.records[i], {LeaseIndex(index), static_cast<std::uint32_t>(i)}, drainer);
     --lease.pending;
   }
   images_.unpin(std::span(lease.records).subspan(kept));
   lease.records.resize(kept);
 }
 
+// Its pins and its hold on the charge. While restores hold that, it covers the reads as well.
+void Leases::give_up(std::uint32_t index) {
+  Lease& lease = leases_[index];
+  const bool last = lease.charge != kNoCharge && budgets_.held_once(lease.charge);
+  unpin_from(index, 0, last ? lease.account : kNoAccount);
+  if (lease.charge != kNoCharge) budgets_.drop(lease.charge);
+  lease.charge = kNoCharge;
+}
+
 void Leases::retire(std::uint32_t index, LeaseEvent event) {
   Lease& lease = leases_[index];
+  leave_line(lease);
+  stop_awaiting(index);
   step(lease.state, event);
   deadlines_.clear(index);
-  unpin_from(index, 0);
+  give_up(index);
+  lease.kept.reset();
   if (lease.records.capacity() > kKeptRecords) std::vector<RecordId>().swap(lease.records);
   if (lease.id) {
     by_id_.erase(lease.id);
@@ -166,10 +185,12 @@ void Leases::retire(std::uint32_t index, LeaseEvent event) {
     member_events_.push_back({MemberEvent::Kind::kEnded, lease.recovery, lease.revision, lease.name.group});
     return;
   }
+  if (lease.warm) return;
   Session& session = sessions_.at(lease.session);
   if (lease.metadata.open()) session.metadata->release(std::move(lease.metadata));
   unreserve(session, 1);
   close_ticket(lease);
+  end_preparation(lease);
   by_name_.erase(by_name_.find(lease.name));
 }
 

@@ -48,9 +48,13 @@ LeaseIndex Leases::add_member(const Member& member) {
   fresh.run_open = false;
   fresh.ranks = member.ranks;
   fresh.started = member.started;
+  fresh.account = member.account;
+  fresh.charge = member.charge;
+  fresh.prepared = member.prepared;
   fresh.records = std::move(lease.records);  // empty, for their capacity
   fresh.consumed = std::move(lease.consumed);
   lease = std::move(fresh);
+  loads_.lanes().open(LeaseIndex(index), {member.account, use_of(lease)});
   return LeaseIndex(index);
 }
 
@@ -63,7 +67,7 @@ void Leases::pin_page(const Exact& set, std::uint32_t i) {
   Lease& lease = leases_[set.member.value];
   const RecordId record = set.pages[i].record;
   lease.records[i] = record;
-  images_.pin({&record, 1});
+  images_.pin({&record, 1}, use_of(lease));
   if (!images_.loading(record)) return;
   loads_.join(record, {set.member, i});
   ++lease.pending;
@@ -77,9 +81,9 @@ bool Leases::take_stored(std::span<const Exact> sets) {
       if (leases_[set.member.value].records[i] != kNoRecord) continue;
       const BlockKey key{set.hashes[i], space.name_space, space.group};
       PageAt& page = set.pages[i];
-      page.record =
-          loads_.start({key, page.stored, set.target.shards, set.target.slot_bytes, &set.target.near},
-                       sets.front().member);
+      page.record = loads_.start({key, page.stored, set.target.shards, set.target.slot_bytes,
+                                  &set.target.near, use_of(leases_[set.member.value])},
+                                 set.member);
       if (page.record == kNoRecord) return false;
       pin_page(set, i);
     }
@@ -103,6 +107,7 @@ Leases::Took Leases::take_exact(std::span<const Exact> sets) {
   for (const Exact& set : sets) {
     Lease& lease = leases_[set.member.value];
     lease.total = lease.next = lease.hits = static_cast<std::uint32_t>(set.pages.size());
+    lease.block_bytes = set.target.block_bytes();
     loads = loads || lease.pending > 0;
   }
   for (const Exact& set : sets) {
@@ -112,13 +117,14 @@ Leases::Took Leases::take_exact(std::span<const Exact> sets) {
   return loads ? Took::kLoads : Took::kAll;
 }
 
+// Nothing of them has been submitted, or others had it done.
 void Leases::unpin_pages(const Exact& set) {
   Lease& lease = leases_[set.member.value];
   for (std::uint32_t i = 0; i < lease.records.size(); ++i) {
     const RecordId record = lease.records[i];
     if (record == kNoRecord) continue;
     if (images_.loading(record)) {
-      loads_.leave(record, {set.member, i});
+      loads_.leave(record, {set.member, i}, lease.account);
       --lease.pending;
     }
     images_.unpin({&record, 1});
@@ -134,7 +140,16 @@ void Leases::open_member(LeaseIndex index) {
   lease.ranks_left = lease.ranks;
   by_id_.emplace(lease.id, index.value);
   ++stats_.leases;
-  stats_.hits += lease.hits;
+  if (!lease.prepared) stats_.hits += lease.hits;
+}
+
+void Leases::claim_member(LeaseIndex index) {
+  Lease& lease = leases_[index.value];
+  lease.prepared = false;
+  budgets_.promote(lease.charge);
+  loads_.lanes().promote(index);
+  images_.mark_read(lease.records);
+  if (lease.id) stats_.hits += lease.hits;
 }
 
 void Leases::end_member(LeaseIndex index, Revision revision) {

@@ -91,17 +91,19 @@ std::uint32_t Leases::Seen::reach() const {
 // Pins the leading run of the part, from its front, and has loaded what of it is stored only.
 // Lending evicts: never what the run has taken, and what it has not reached yet only after all
 // else, the furthest first. Pinned, a tail as large as memory would keep its own head out.
-std::uint32_t Leases::take_run(std::uint32_t index, const Seen& seen) {
+std::uint32_t Leases::take_run(std::uint32_t index, const Seen& seen, std::uint32_t most) {
   std::vector<RecordId>& records = leases_[index].records;
   const std::size_t had = records.size();
-  const std::uint32_t reach = seen.reach();
+  const std::uint32_t reach = std::min(seen.reach(), most);
+  const std::uint32_t run = std::min(seen.run, most);
   records.reserve(had + reach);
-  for (std::uint32_t i = 0; i < seen.run; ++i) records.push_back(seen.lookups[i].record);
-  images_.pin(std::span(records).subspan(had));
-  for (std::uint32_t i = reach; i-- > seen.run;) {
+  for (std::uint32_t i = 0; i < run; ++i) records.push_back(seen.lookups[i].record);
+  const Use use = use_of(leases_[index]);
+  images_.pin(std::span(records).subspan(had), use);
+  for (std::uint32_t i = reach; i-- > run && use == Use::kForeground;) {
     if (seen.lookups[i].record != kNoRecord) images_.touch(seen.lookups[i].record);
   }
-  for (std::uint32_t i = seen.run; i < reach; ++i) {
+  for (std::uint32_t i = run; i < reach; ++i) {
     if (!want_block(index, i, seen)) return i;
   }
   return reach;
@@ -116,12 +118,13 @@ bool Leases::want_block(std::uint32_t index, std::uint32_t i, const Seen& seen) 
   if (record == kNoRecord || !images_.serves(record, key)) {
     if (seen.stored.empty() || !seen.stored[i]) return false;
     const Leases::Target& t = seen.target;
-    record = loads_.start({key, seen.stored[i], t.shards, t.slot_bytes, &t.near}, LeaseIndex(index));
+    record = loads_.start({key, seen.stored[i], t.shards, t.slot_bytes, &t.near, use_of(lease)},
+                          LeaseIndex(index));
     if (record == kNoRecord) return false;
   }
   const auto position = static_cast<std::uint32_t>(lease.records.size());
   lease.records.push_back(record);
-  images_.pin({&record, 1});
+  images_.pin({&record, 1}, use_of(lease));
   if (!images_.loading(record)) return true;
   loads_.join(record, {LeaseIndex(index), position});
   ++lease.pending;
@@ -154,7 +157,9 @@ void Leases::settle(const Loads::Ended& ended, TimePoint now) {
     if (lease.state == LeaseState::kRetired || w.position >= lease.hits) continue;
     // What has been leased stays: a restore of it learns what has become of it.
     const bool leased = lease.state == LeaseState::kReady || lease.state == LeaseState::kConsuming;
-    if (lease.recovery != kNoRecovery) {
+    if (lease.warm) {
+      if (lease.pending == 0) warmed_.push_back(w.lease);
+    } else if (lease.recovery != kNoRecovery) {
       if (ended.ok && lease.pending > 0) continue;
       member_events_.push_back({ended.ok ? MemberEvent::Kind::kLanded : MemberEvent::Kind::kFailed,
                                 lease.recovery, lease.revision, lease.name.group});
@@ -176,11 +181,9 @@ bool Leases::nearly_there(const Lease& lease) {
 // The run ends at `kept`: what would follow cannot be had.
 void Leases::cut(std::uint32_t index, std::uint32_t kept, TimePoint now) {
   Lease& lease = leases_[index];
-  unpin_from(index, kept);
-  stats_.hits -= lease.hits - kept;
-  stats_.misses += lease.hits - kept;
-  lease.hits = kept;
-  lease.run_open = false;
+  unpin_from(index, kept, lease.account);
+  shorten(lease, kept);
+  budgets_.shrink(lease.charge, kept * lease.block_bytes);
   if (lease.state == LeaseState::kLoading && lease.pending == 0) land(index, now);
 }
 
@@ -195,6 +198,7 @@ void Leases::land(std::uint32_t index, TimePoint now) {
     return;
   }
   step(lease.state, LeaseEvent::kLandedEmpty);
+  if (lease.prepared) return retire(index, LeaseEvent::kExpire);
   deadlines_.set(index, Term::kUndelivered, now + config_.reply_ttl);
 }
 

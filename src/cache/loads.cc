@@ -10,8 +10,7 @@ namespace orbitkv::cache {
 // ---- who waits ----
 
 bool Loads::within_bounds(ByteCount bytes) const {
-  const ByteCount most(p_.pool.capacity().value / 2);
-  return count() < limits::kLoads && bytes_ + bytes <= most;
+  return count() < limits::kLoads && bytes_ + bytes <= p_.most;
 }
 
 std::uint32_t Loads::take() {
@@ -44,32 +43,68 @@ RecordId Loads::start(const Want& want, LeaseIndex lane) {
   load.state = LoadState::kQueued;
   load.doomed = false;
   load.bytes = {};
+  load.charge = bytes;
   for (std::uint16_t i = 0; i < want.shards; ++i) {
     load.bytes += p_.images.words(p_.images.slot_of(*record, ShardId(i))).extent.bytes;
   }
   p_.images.tag(*record) = index;
   bytes_ += load.bytes;
-  enqueue(index, lane);
+  lanes_.push(LoadIndex(index), lane);
   ++stats_.started;
   return *record;
 }
 
 void Loads::join(RecordId record, const LoadWaiter& waiter) {
   Load& load = load_of(record);
-  if (!load.waiters.empty() || load.state != LoadState::kQueued) ++stats_.shared;
+  const bool alone = load.waiters.empty();
+  if (!alone || load.state != LoadState::kQueued) ++stats_.shared;
   load.waiters.push_back(waiter);
+  stop_draining(load);
+  if (!alone && load.state == LoadState::kQueued) {
+    const LoadIndex index(p_.images.tag(record));
+    if (lanes_.sooner(index, waiter.lease)) move(index.value, waiter.lease);
+  }
 }
 
-void Loads::leave(RecordId record, const LoadWaiter& waiter) {
+void Loads::move(std::uint32_t index, LeaseIndex lane) {
+  lanes_.remove(LoadIndex(index));
+  lanes_.push(LoadIndex(index), lane);
+}
+
+void Loads::stop_draining(Load& load) {
+  if (load.drainer == kNoAccount) return;
+  p_.budgets.drained(load.drainer, load.charge);
+  load.drainer = kNoAccount;
+}
+
+void Loads::leave(RecordId record, const LoadWaiter& waiter, AccountIndex account) {
   Load& load = load_of(record);
   const auto it = std::find(load.waiters.begin(), load.waiters.end(), waiter);
   ORBITKV_CHECK(it != load.waiters.end(), "nobody waits for this load there");
   *it = load.waiters.back();
   load.waiters.pop_back();
-  if (!load.waiters.empty() || load.state != LoadState::kQueued) return;
+  const std::uint32_t index = p_.images.tag(record);
+  if (!load.waiters.empty()) return go_on_without(index, waiter.lease);
+  if (load.state == LoadState::kSubmitted) {
+    if (account == kNoAccount) return;
+    load.drainer = account;
+    p_.budgets.drain(account, load.charge);
+    return;
+  }
   ++stats_.abandoned;
-  unqueue(load);
-  finish(p_.images.tag(record), LoadEvent::kAbandon);
+  lanes_.remove(LoadIndex(index));
+  finish(index, LoadEvent::kAbandon);
+}
+
+// A queued load does not stay in the lane of one who has left.
+void Loads::go_on_without(std::uint32_t index, LeaseIndex left) {
+  const Load& load = loads_[index];
+  if (load.state != LoadState::kQueued || lanes_.lane_of(LoadIndex(index)) != left) return;
+  const auto stays = [&](const LoadWaiter& w) { return w.lease == left; };
+  if (std::any_of(load.waiters.begin(), load.waiters.end(), stays)) return;
+  const auto urgent = [&](const LoadWaiter& w) { return lanes_.urgent(w.lease); };
+  const auto it = std::find_if(load.waiters.begin(), load.waiters.end(), urgent);
+  move(index, (it == load.waiters.end() ? load.waiters.front() : *it).lease);
 }
 
 void Loads::doom(NamespaceIndex name_space) {
@@ -91,33 +126,12 @@ const Loads::Ended* Loads::fail_doomed() {
     return load.state == LoadState::kQueued && load.doomed;
   });
   if (it == loads_.end()) return nullptr;
-  unqueue(*it);
+  lanes_.remove(LoadIndex(p_.images.tag(it->record)));
   ++stats_.gone;
   return report(p_.images.tag(it->record), LoadEvent::kGone);
 }
 
-// ---- the queue: one lane a query, one load of each in turn ----
-
-void Loads::enqueue(std::uint32_t index, LeaseIndex lane_index) {
-  if (lanes_.size() <= lane_index.value) lanes_.resize(lane_index.value + 1);
-  Lane& lane = lanes_[lane_index.value];
-  Load& load = loads_[index];
-  load.lane = lane_index;
-  load.prev = lane.tail;
-  load.next = kNoLink;
-  (lane.tail == kNoLink ? lane.head : loads_[lane.tail].next) = index;
-  lane.tail = index;
-  if (lane.ringed) return;
-  lane.ringed = true;
-  ring_.push_back(lane_index.value);
-}
-
-// An empty lane leaves the ring when its turn comes.
-void Loads::unqueue(const Load& load) {
-  Lane& lane = lanes_[load.lane.value];
-  (load.prev == kNoLink ? lane.head : loads_[load.prev].next) = load.next;
-  (load.next == kNoLink ? lane.tail : loads_[load.next].prev) = load.prev;
-}
+// ---- to the tier ----
 
 Result<TransferId> Loads::tell(const Load& load) {
   const BlockKey key = p_.images.key(load.record);
@@ -137,30 +151,23 @@ Result<TransferId> Loads::tell(const Load& load) {
 }
 
 const Loads::Ended* Loads::submit() {
-  while (!busy_ && !ring_.empty()) {
-    const std::uint32_t lane = ring_.front();
-    const std::uint32_t index = lanes_[lane].head;
-    if (index == kNoLink) {
-      lanes_[lane].ringed = false;
-      ring_.pop_front();
-      continue;
-    }
-    Load& load = loads_[index];
+  while (!busy_) {
+    const LoadIndex next = lanes_.front();
+    if (next == kNoLoad) break;
+    Load& load = loads_[next.value];
     const Result<TransferId> told = tell(load);
     if (!told.ok() && told.error().code() == Code::kBusy) {
       busy_ = true;
       break;
     }
-    unqueue(load);
-    ring_.pop_front();
-    ring_.push_back(lane);
+    lanes_.served(next);
     if (!told.ok()) {
       ++stats_.gone;
-      return report(index, LoadEvent::kGone);
+      return report(next.value, LoadEvent::kGone);
     }
     step(load.state, LoadEvent::kAccept);
     load.transfer = *told;
-    by_transfer_.emplace(*told, index);
+    by_transfer_.emplace(*told, next.value);
   }
   return nullptr;
 }
@@ -201,6 +208,7 @@ void Loads::finish(std::uint32_t index, LoadEvent event) {
   } else {
     p_.images.load_failed(load.record);
   }
+  stop_draining(load);
   bytes_ -= load.bytes;
   ended_records_.push_back(load.record);
   free_.push_back(index);

@@ -1,8 +1,8 @@
-// Loads: block images on their way from the tier. Lends the slots, queues in the order of
-// first need and fairly between queries, submits as far as the tier takes them, and knows
-// who waits for which; one read serves all who ask. Owned by cache/leases.h; core thread.
-// Never gives back a slot that the tier has been told of before the tier says so; bounded
-// by limits::kLoads and half of the pool.
+// Loads: block images on their way from the tier. Lends the slots, queues them in lanes
+// (cache/lanes.h), submits as far as the tier takes them, and knows who waits for which; one
+// read serves all who ask. Owned by cache/leases.h; core thread. Never gives back a slot that
+// the tier has been told of before the tier says so; bounded by limits::kLoads and half of the
+// pool as configured.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,14 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "cache/budgets.h"
 #include "cache/images.h"
+#include "cache/lanes.h"
 #include "cache/namespaces.h"
 #include "cache/tier.h"
 #include "cache/transitions.h"
-#include "mem/pool.h"
 
 namespace orbitkv::cache {
-
-using LeaseIndex = Id<struct LeaseIndexTag, std::uint32_t>;
 
 // A place in a lease's run.
 struct LoadWaiter {
@@ -42,7 +41,8 @@ class Loads {
   struct Parts {
     Images& images;
     Namespaces& namespaces;
-    const mem::Pool& pool;
+    Budgets& budgets;
+    ByteCount most;  // on their way at once
     Tier* tier;
   };
   explicit Loads(const Parts& parts) : p_(parts) {}
@@ -58,9 +58,12 @@ class Loads {
   // Lends the slots of an absent image and queues it, or finds that it is queued already.
   // kNoRecord: no memory, a bound, or publishers have the image in hand. Evicts.
   RecordId start(const Want& want, LeaseIndex lane);
+  // Its turn comes as soon as that of the most urgent of those who wait.
   void join(RecordId record, const LoadWaiter& waiter);
-  // The last one who leaves takes along what the tier has not been told of.
-  void leave(RecordId record, const LoadWaiter& waiter);
+  // The last one who leaves takes along what the tier has not been told of. What it has been
+  // told of is charged to `account` until it ends; kNoAccount: the charge of who leaves stays.
+  void leave(RecordId record, const LoadWaiter& waiter, AccountIndex account);
+  Lanes& lanes() { return lanes_; }
 
   bool submitted(RecordId record) const {
     return loads_[p_.images.tag(record)].state == LoadState::kSubmitted;
@@ -71,7 +74,7 @@ class Loads {
     bool ok = false;
     std::vector<LoadWaiter> waiters;
   };
-  bool queued() const { return !ring_.empty() && !busy_; }
+  bool queued() const { return !lanes_.empty() && !busy_; }
   // Tells the tier of those next in line until it is busy, or one turns out to be gone: that
   // one, and there may be more. nullptr: nothing to do now.
   const Ended* submit();
@@ -90,6 +93,7 @@ class Loads {
   void count(Census& census) const;
   std::uint32_t count() const { return static_cast<std::uint32_t>(loads_.size() - free_.size()); }
   ByteCount bytes() const { return bytes_; }
+  ByteCount draining() const;  // recounted
 
  private:
   struct Load {
@@ -98,21 +102,18 @@ class Loads {
     LoadState state = LoadState::kEnded;
     bool doomed = false;
     ByteCount bytes;
+    ByteCount charge;                   // as whoever asks is charged
+    AccountIndex drainer = kNoAccount;  // whom it is charged to though nobody waits
     TransferId transfer;
-    LeaseIndex lane;
-    std::uint32_t prev = kNoLink, next = kNoLink;  // in the lane
     std::vector<LoadWaiter> waiters;
-  };
-  struct Lane {
-    std::uint32_t head = kNoLink, tail = kNoLink;
-    bool ringed = false;
   };
 
   Load& load_of(RecordId record) { return loads_[p_.images.tag(record)]; }
   bool within_bounds(ByteCount bytes) const;
   std::uint32_t take();
-  void enqueue(std::uint32_t index, LeaseIndex lane);
-  void unqueue(const Load& load);
+  void move(std::uint32_t index, LeaseIndex lane);
+  void go_on_without(std::uint32_t index, LeaseIndex left);
+  void stop_draining(Load& load);
   Result<TransferId> tell(const Load& load);
   const Ended* report(std::uint32_t index, LoadEvent event);
   void finish(std::uint32_t index, LoadEvent event);
@@ -121,11 +122,10 @@ class Loads {
   std::deque<Load> loads_;
   std::vector<std::uint32_t> free_;
   std::unordered_map<TransferId, std::uint32_t> by_transfer_;
-  std::vector<Lane> lanes_;         // by lease that needed it first
-  std::deque<std::uint32_t> ring_;  // lanes that hold something, whose turn is next in front
-  bool busy_ = false;               // the tier said so
-  ByteCount bytes_;                 // on their way, queued included
-  Ended ended_;                     // the last one reported
+  Lanes lanes_;        // those that are queued
+  bool busy_ = false;  // the tier said so
+  ByteCount bytes_;    // on their way, queued included
+  Ended ended_;        // the last one reported
   std::vector<RecordId> ended_records_;
   std::vector<mem::Extent::Words> words_;
   std::vector<LoadedSlot> marks_;

@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "cache/budgets.h"
 #include "cache/core.h"
 #include "cache/images.h"
 #include "cache/instances.h"
@@ -49,6 +50,7 @@ struct Operation {
   OperationIndex blocker = kNoOperation;  // save, waiting: whom for,
   RecordId blocking_load = kNoRecord;     // or the load of which image
   bool awaited = false;                   // save: somebody waits for this one
+  ChargeIndex charge = kNoCharge;         // restore: of its lease, held
   mem::Reservation metadata;
 };
 

@@ -170,6 +170,20 @@ void Publisher::lend_wanted(OperationIndex index, PublishAnswer& answer) {
   std::vector<BlockHash>().swap(op.hashes);
 }
 
+bool Publisher::saved_by_others(RecordId record, const InstanceId& instance) const {
+  if (p_.images.sealed(record) || p_.images.loading(record)) return false;
+  for (std::uint16_t s = 0; s < p_.images.shards(record); ++s) {
+    const Images::SlotView view = p_.images.view(record, ShardId(s));
+    if (view.state != SlotState::kLent) continue;
+    const Operation& op = p_.operations.at(view.owner);
+    const bool granted = op.publish == PublishState::kGranted || op.publish == PublishState::kClaimed;
+    if (!granted) continue;
+    const Registration* saves = p_.instances.find(op.registration);  // nullptr: its session closed
+    if (saves == nullptr || saves->instance != instance) return true;
+  }
+  return false;
+}
+
 // ---- ends ----
 
 void Publisher::drained(OperationIndex index, const DrainReport& report, TimePoint now) {

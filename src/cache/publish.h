@@ -13,6 +13,7 @@
 #include "cache/grants.h"
 #include "cache/images.h"
 #include "cache/instances.h"
+#include "cache/leases.h"
 #include "cache/operations.h"
 #include "cache/scratch_set.h"
 #include "cache/spill.h"
@@ -24,7 +25,7 @@ struct PublishStats {
   std::uint64_t filtered = 0, dropped = 0, waits = 0;
 };
 
-class Publisher {
+class Publisher final : public Publishing {
  public:
   struct Parts {
     Ports& ports;
@@ -52,6 +53,8 @@ class Publisher {
   void wake(RecordId record, TimePoint now);
   // Those that have waited long enough go on without the blocks of others.
   void tick(TimePoint now);
+
+  bool saved_by_others(RecordId record, const InstanceId& instance) const override;
 
   const PublishStats& stats() const { return stats_; }
 

@@ -74,7 +74,8 @@ Result<TicketAnswer> Recoveries::read(SessionId session, const RecoveryPart& par
   const auto it = by_name_.find(NameView{part.instance, part.request_id});
   if (it == by_name_.end()) {
     if (part.first != 0) return out_of_order(0, part);
-    ORBITKV_ASSIGN_OR_RETURN(const std::uint32_t index, start({session, now, {}}, part, std::move(plan)));
+    ORBITKV_ASSIGN_OR_RETURN(const std::uint32_t index,
+                             start({session, now, {}, part.prepare}, part, std::move(plan)));
     append(index, part, now);
     return answer(index, part, now);
   }
@@ -82,12 +83,15 @@ Result<TicketAnswer> Recoveries::read(SessionId session, const RecoveryPart& par
   if (r.session != session) {
     return reject(format_text("request id is in use by session %u of the same instance", r.session.value));
   }
+  if (part.prepare && !r.prepared)
+    return busy("this request id has asked already; there is nothing to prepare under it");
   ORBITKV_ASSIGN_OR_RETURN(const std::uint32_t index, take_part(it->second, part, std::move(plan), now));
   return answer(index, part, now);
 }
 
 // A result is told with the last part.
 TicketAnswer Recoveries::answer(std::uint32_t index, const RecoveryPart& part, TimePoint now) {
+  if (recoveries_[index].state == RecoveryState::kRetired) return {};  // a preparation that came to nothing
   if (part.first + part.hashes.size() == part.total) return tell(index, now);
   TicketAnswer out;
   out.state = TicketState::kLoading;
@@ -109,9 +113,10 @@ Result<std::uint32_t> Recoveries::take_part(std::uint32_t index, const RecoveryP
     return index;
   }
   if (collects || !same_set || !recognise(r, part)) return replace(index, part, std::move(plan), now);
+  if (r.prepared && !part.prepare) claim(index, now);
   if (r.again_next < r.total) return index;
   r.again_next = 0;
-  if (r.state == RecoveryState::kMissed) return index;
+  if (r.state == RecoveryState::kMissed || r.prepared) return index;
   if (r.state == RecoveryState::kReady && !untouched(r)) return replace(index, part, std::move(plan), now);
   step(r.state, RecoveryEvent::kSameList);
   if (r.state == RecoveryState::kReady) deliver(index, now);
@@ -138,8 +143,8 @@ bool Recoveries::untouched(const Recovery& r) const {
 Result<std::uint32_t> Recoveries::replace(std::uint32_t index, const RecoveryPart& part, RecoveryPlan plan,
                                           TimePoint now) {
   Recovery& old = recoveries_[index];
-  const bool goes_on = old.unfinished && old.state != RecoveryState::kMissed;
-  Begin begin{old.session, goes_on ? old.started : now, std::move(old.hashes)};
+  const bool goes_on = old.unfinished && old.state != RecoveryState::kMissed && old.prepared == part.prepare;
+  Begin begin{old.session, goes_on ? old.started : now, std::move(old.hashes), part.prepare};
   begin.kept.resize(part.first);
   retire(index, RecoveryEvent::kCancel);
   ORBITKV_ASSIGN_OR_RETURN(const std::uint32_t fresh, start(std::move(begin), part, std::move(plan)));
@@ -157,6 +162,12 @@ Result<std::uint32_t> Recoveries::start(Begin begin, const RecoveryPart& part, R
     return metadata_full(*session.metadata);
   }
   if (Status counted = p_.leases.tickets().open(session); !counted.ok()) {
+    session.metadata->release(std::move(*metadata));
+    p_.leases.unreserve(session, groups);
+    return counted.error();
+  }
+  if (Status counted = begin.prepare ? p_.leases.prepared().open(session) : ok_status(); !counted.ok()) {
+    p_.leases.tickets().close(session);
     session.metadata->release(std::move(*metadata));
     p_.leases.unreserve(session, groups);
     return counted.error();
@@ -181,6 +192,7 @@ Result<std::uint32_t> Recoveries::start(Begin begin, const RecoveryPart& part, R
   r.hashes = std::move(begin.kept);
   r.started = begin.started;
   r.unfinished = true;
+  r.prepared = begin.prepare;
   r.metadata = std::move(*metadata);
   by_name_.emplace(Name{r.instance, r.request_id}, index);
   deadlines_.set(index, Term::kCollect, r.started + std::max(config_.load_wait, kCollectAtLeast));
@@ -193,12 +205,39 @@ void Recoveries::append(std::uint32_t index, const RecoveryPart& part, TimePoint
   r.next += static_cast<std::uint32_t>(part.hashes.size());
   if (r.next < r.total) return step(r.state, RecoveryEvent::kPart);
   deadlines_.set(index, Term::kWait, wait_end(r));
-  if (bytes_of(r) > config_.pool) {
+  const ByteCount bytes = bytes_of(r);
+  const bool beyond_budget = bytes > p_.budgets.most(use_of(r));
+  stats_.bypassed += beyond_budget && !r.prepared ? 1 : 0;
+  if (beyond_budget || bytes > config_.pool) {
     return fail(index, {r.plan.front().group, Missing::kTooLarge}, now);
   }
-  admit(index, Try::kFirst, now);
+  const Admitting::Attempt::Outcome outcome =
+      p_.line.count() > 0 ? Admitting::Attempt::Outcome::kTotalFull : admit(index, now).outcome;
+  if (outcome == Admitting::Attempt::Outcome::kInstanceFull ||
+      outcome == Admitting::Attempt::Outcome::kTotalFull) {
+    if (r.prepared) {
+      ++p_.leases.prepared().gave_way;
+      return retire(index, RecoveryEvent::kCancel);
+    }
+    wait_in_line(index);
+    p_.line.run(now);
+  }
   p_.leases.pump(now);
   settle(now);
+}
+
+// Holds nothing while it waits.
+void Recoveries::wait_in_line(std::uint32_t index) {
+  Recovery& r = recoveries_[index];
+  if (r.state == RecoveryState::kCollecting) step(r.state, RecoveryEvent::kNoRoom);
+  ++stats_.budget_waits;
+  r.place = p_.line.join({Waiter::Kind::kRecovery, index}, r.plan.front().target.account);
+}
+
+void Recoveries::leave_line(Recovery& r) {
+  if (r.place == kNotWaiting) return;
+  p_.line.leave(r.place);
+  r.place = kNotWaiting;
 }
 
 // ---- ends ----
@@ -210,14 +249,15 @@ void Recoveries::end_members(Recovery& r) {
 
 void Recoveries::retire(std::uint32_t index, RecoveryEvent event) {
   Recovery& r = recoveries_[index];
+  leave_line(r);
   step(r.state, event);
   deadlines_.clear(index);
-  std::erase(waiting_, index);
   end_members(r);
   Session& session = p_.sessions.at(r.session);
   session.metadata->release(std::move(r.metadata));
   p_.leases.unreserve(session, static_cast<std::uint32_t>(r.plan.size()));
   if (r.unfinished) p_.leases.tickets().close(session);
+  end_preparation(r);
   by_name_.erase(by_name_.find(NameView{r.instance, r.request_id}));
   std::vector<BlockHash>().swap(r.hashes);
   free_.push_back(index);
@@ -230,9 +270,16 @@ void Recoveries::expire(TimePoint now) {
 void Recoveries::end_due(std::uint32_t index, TimePoint now) {
   const Recovery& r = recoveries_[index];
   const GroupId first = r.plan.front().group;
-  if (r.state == RecoveryState::kWaiting) return fail(index, {first, Missing::kNoMemory}, now);
+  if (r.state == RecoveryState::kWaiting) {
+    ++stats_.budget_misses;
+    return fail(index, {first, Missing::kNoMemory}, now);
+  }
   if (r.state == RecoveryState::kLoading) return fail(index, {slowest(r), Missing::kTimeout}, now);
-  if (r.state != RecoveryState::kCollecting) ++stats_.undelivered;
+  if (r.prepared) {
+    ++p_.leases.prepared().unclaimed;
+  } else if (r.state != RecoveryState::kCollecting) {
+    ++stats_.undelivered;
+  }
   retire(index, RecoveryEvent::kExpire);
 }
 
@@ -297,9 +344,12 @@ TicketAnswer Recoveries::tell(std::uint32_t index, TimePoint now) {
   const Recovery& r = recoveries_[index];
   TicketAnswer answer;
   answer.revision = r.revision;
-  if (r.state == RecoveryState::kReady) {
+  if (r.prepared) {
+    answer.state = TicketState::kLoading;
+  } else if (r.state == RecoveryState::kReady) {
     if (!untouched(r)) return answer;
     answer.state = TicketState::kReady;
+    answer.again = r.delivered;
     if (!r.delivered) deliver(index, now);
     for (std::size_t i = 0; i < r.members.size(); ++i) {
       answer.leases.push_back(

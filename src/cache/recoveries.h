@@ -1,9 +1,10 @@
 // Recoveries: the pages that a boundary needs, of all groups at once, or nothing. Collects the
-// list part by part, looks all of it up before the first read, then pins what is in memory,
-// has the rest loaded, and leases one group each when all is there. Identity: instance and
-// request id. Owned by the core; single-threaded. Never answers a part of a set, never holds a
-// page while it waits for room, never answers an old set for another list. What has been
-// delivered are leases like others: the end of one ends no other.
+// list part by part, takes the charge of all of it or waits in line, looks all of it up before
+// the first read, then pins what is in memory, has the rest loaded, and leases one group each
+// when all is there. Identity: instance and request id. Owned by the core; single-threaded.
+// Never answers a part of a set, never holds a page or a charge while it waits for room, never
+// answers an old set for another list. What has been delivered are leases like others: the end
+// of one ends no other.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,8 @@ using RecoveryPlan = std::vector<GroupPages>;  // ascending by group
 
 struct RecoveryStats {
   std::uint64_t ready = 0, missed = 0;
-  std::uint64_t waits = 0;        // for room; each time that it was tried
+  std::uint64_t waits = 0;  // for room; each time that it was tried
+  std::uint64_t budget_waits = 0, bypassed = 0, budget_misses = 0;
   std::uint64_t undelivered = 0;  // results that nobody fetched
 };
 
@@ -45,12 +47,16 @@ class Recoveries {
   struct Config {
     Duration reply_ttl;
     Duration load_wait;
+    Duration prepare_ttl;
     ByteCount pool;  // as configured: a set that is larger can never be had
   };
   struct Parts {
     Images& images;
     Sessions& sessions;
+    Budgets& budgets;
+    WaitingLine& line;
     Leases& leases;
+    const Loads& loads;
     Tier* tier;
   };
   Recoveries(const Config& config, const Parts& parts) : config_(config), p_(parts) {}
@@ -67,9 +73,12 @@ class Recoveries {
   void expire(TimePoint now);
   // What has become of members since the last call.
   void settle(TimePoint now);
-  // Those that wait for room, oldest first; a new one is tried before it waits. Something came free, or time
-  // passed.
-  void try_again(TimePoint now);
+  // Ends preparations that stand in the way of a charge. False: there are none.
+  bool end_prepared(AccountIndex account, Full full);
+  // One that waits in line is tried.
+  Admitting::Attempt admit(std::uint32_t index, TimePoint now);
+  // Time has passed: those without room are tried though nothing seems to have come free.
+  void look_again() { ++looks_; }
 
   RecoveryStats stats() const { return stats_; }
   void count(Census& census) const;
@@ -107,6 +116,14 @@ class Recoveries {
     SessionId session;
     TimePoint started;
     std::vector<BlockHash> kept;  // hashes before the part at hand
+    bool prepare = false;
+  };
+  // What decides whether a set can be pinned and loaded: if it is the same, so is the answer.
+  struct Room {
+    std::uint64_t look = 0;
+    ByteCount pinned, loading;
+    std::uint64_t sealed = 0, inflight = 0, held = 0;
+    friend bool operator==(const Room&, const Room&) = default;
   };
   struct Recovery {
     InstanceId instance;
@@ -124,9 +141,12 @@ class Recoveries {
     Miss miss;
     TimePoint started;  // the first part: one wait for all stages begins here
     bool unfinished = false, delivered = false;
+    bool prepared = false;   // ahead of need: nobody has asked for it yet
+    bool told_tier = false;  // that it was asked for
+    WaitingPlace place = kNotWaiting;
+    Room no_room;  // as it was when there was none; else its look is 0
     mem::Reservation metadata;
   };
-  enum class Try : std::uint8_t { kFirst, kAgain };
 
   Result<std::uint32_t> take_part(std::uint32_t index, const RecoveryPart& part, RecoveryPlan plan,
                                   TimePoint now);
@@ -138,10 +158,17 @@ class Recoveries {
   void append(std::uint32_t index, const RecoveryPart& part, TimePoint now);
   ByteCount bytes_of(const Recovery& r) const;
 
-  bool look_up_group(const Recovery& r, const GroupPages& group, Try attempt);
-  bool look_up(Recovery& r, Try attempt);
+  bool look_up_group(const Recovery& r, const GroupPages& group);
+  bool look_up(Recovery& r);
   bool may_load(const Recovery& r) const;
-  void admit(std::uint32_t index, Try attempt, TimePoint now);
+  Room room() const;
+  bool charge(const Recovery& r, Full& full);
+  bool take(std::uint32_t index, TimePoint now);
+  void wait_in_line(std::uint32_t index);
+  void leave_line(Recovery& r);
+  void claim(std::uint32_t index, TimePoint now);
+  void end_preparation(Recovery& r);
+  static Use use_of(const Recovery& r) { return r.prepared ? Use::kSpeculative : Use::kForeground; }
   void become_ready(std::uint32_t index, RecoveryEvent event, TimePoint now);
   void fail(std::uint32_t index, const Miss& miss, TimePoint now);
   void note(const MemberEvent& event, TimePoint now);
@@ -161,7 +188,7 @@ class Recoveries {
   std::deque<Recovery> recoveries_;
   std::vector<std::uint32_t> free_;
   std::unordered_map<Name, std::uint32_t, Hash, Equal> by_name_;
-  std::deque<std::uint32_t> waiting_;  // for room, oldest first
+  std::uint64_t looks_ = 1;
   Deadlines deadlines_;
   // Of the recovery at hand.
   std::vector<PageAt> pages_;

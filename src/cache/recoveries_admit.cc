@@ -6,16 +6,10 @@
 
 namespace orbitkv::cache {
 
-namespace {
-
-constexpr std::uint64_t kPagesATurn = 64 * 1024;
-
-}  // namespace
-
 // ---- one transaction ----
 
 // What of one group is in memory, on its way or stored, into `pages_`. False: one is nowhere.
-bool Recoveries::look_up_group(const Recovery& r, const GroupPages& group, Try attempt) {
+bool Recoveries::look_up_group(const Recovery& r, const GroupPages& group) {
   const auto hashes = std::span(r.hashes).subspan(group.first, group.count);
   const auto pages = std::span(pages_).subspan(group.first, group.count);
   if (lookups_.size() < hashes.size()) lookups_.resize(hashes.size());
@@ -51,21 +45,22 @@ bool Recoveries::look_up_group(const Recovery& r, const GroupPages& group, Try a
       all = false;
     }
   }
-  if (tier && attempt == Try::kFirst) {
+  if (tier && !r.told_tier && !r.prepared) {
     p_.tier->asked(group.target.tier, {hashes, resident_, stored_}, {0, group.count});
   }
   return all;
 }
 
 // All of it is looked up before any of it is touched: what is incomplete reads nothing.
-bool Recoveries::look_up(Recovery& r, Try attempt) {
+bool Recoveries::look_up(Recovery& r) {
   pages_.assign(r.total, {});
   bool all = true;
   for (const GroupPages& group : r.plan) {
-    if (look_up_group(r, group, attempt) || !all) continue;
+    if (look_up_group(r, group) || !all) continue;
     all = false;
     r.miss = {group.group, Missing::kGone};
   }
+  r.told_tier = !r.prepared;
   return all;
 }
 
@@ -83,26 +78,68 @@ bool Recoveries::may_load(const Recovery& r) const {
   return loads <= limits::kLoads && bytes <= ByteCount(config_.pool.value / 2);
 }
 
-void Recoveries::admit(std::uint32_t index, Try attempt, TimePoint now) {
+Recoveries::Room Recoveries::room() const {
+  const ImageStats images = p_.images.stats();
+  return {looks_, images.pinned, p_.loads.bytes(), images.sealed, images.inflight, images.held};
+}
+
+bool Recoveries::charge(const Recovery& r, Full& full) {
+  const AccountIndex account = r.plan.front().target.account;
+  const ByteCount bytes = bytes_of(r);
+  full = p_.budgets.full(account, bytes, use_of(r));
+  while (!r.prepared && full != Full::kNothing && p_.line.make_way(account, full))
+    full = p_.budgets.full(account, bytes, use_of(r));
+  return full == Full::kNothing;
+}
+
+// All of it or nothing. kTotalFull also where memory has no room: the line treats them alike.
+Admitting::Attempt Recoveries::admit(std::uint32_t index, TimePoint now) {
+  using Outcome = Admitting::Attempt::Outcome;
   Recovery& r = recoveries_[index];
-  if (!look_up(r, attempt)) return fail(index, r.miss, now);
-  if (!may_load(r)) return fail(index, {r.plan.front().group, Missing::kTooLarge}, now);
+  Full full = Full::kNothing;
+  if (!charge(r, full)) return {full == Full::kInstance ? Outcome::kInstanceFull : Outcome::kTotalFull, 0};
+  if (r.no_room.look != 0 && r.no_room == room()) return {Outcome::kTotalFull, 0};
+  const std::uint64_t pages = r.total;
+  if (!look_up(r)) {
+    fail(index, r.miss, now);
+    return {Outcome::kGone, pages};
+  }
+  if (!may_load(r)) {
+    fail(index, {r.plan.front().group, Missing::kTooLarge}, now);
+    return {Outcome::kGone, pages};
+  }
+  if (take(index, now)) return {Outcome::kAdmitted, pages};
+  end_members(r);
+  step(r.state, RecoveryEvent::kNoRoom);
+  ++stats_.waits;
+  r.no_room = room();
+  return {Outcome::kTotalFull, pages};
+}
+
+// Its members, each with its charge. False: there is no room; they are to be ended.
+bool Recoveries::take(std::uint32_t index, TimePoint now) {
+  Recovery& r = recoveries_[index];
   std::vector<Leases::Exact> sets;
   for (const GroupPages& g : r.plan) {
-    r.members.push_back(p_.leases.add_member(
-        {RecoveryIndex(index), r.revision, r.session, r.instance, g.group, g.target.ranks, r.started}));
+    const ChargeIndex charge = p_.budgets.take(g.target.account, g.count * g.target.block_bytes(), use_of(r));
+    r.members.push_back(
+        p_.leases.add_member({RecoveryIndex(index), r.revision, r.session, r.instance, g.group,
+                              g.target.ranks, r.started, g.target.account, charge, r.prepared}));
     sets.push_back({r.members.back(), g.target, std::span(r.hashes).subspan(g.first, g.count),
                     std::span(pages_).subspan(g.first, g.count)});
   }
   switch (p_.leases.take_exact(sets)) {
-    case Leases::Took::kAll: return become_ready(index, RecoveryEvent::kInMemory, now);
-    case Leases::Took::kLoads: return step(r.state, RecoveryEvent::kLoads);
+    case Leases::Took::kAll:
+      leave_line(r);
+      become_ready(index, RecoveryEvent::kInMemory, now);
+      return true;
+    case Leases::Took::kLoads:
+      leave_line(r);
+      step(r.state, RecoveryEvent::kLoads);
+      return true;
     case Leases::Took::kNoRoom: break;
   }
-  end_members(r);
-  step(r.state, RecoveryEvent::kNoRoom);
-  ++stats_.waits;
-  if (attempt == Try::kFirst) waiting_.push_back(index);
+  return false;
 }
 
 void Recoveries::become_ready(std::uint32_t index, RecoveryEvent event, TimePoint now) {
@@ -112,6 +149,10 @@ void Recoveries::become_ready(std::uint32_t index, RecoveryEvent event, TimePoin
   r.members_left = static_cast<std::uint32_t>(r.members.size());
   r.unfinished = false;
   p_.leases.tickets().close(p_.sessions.at(r.session));
+  if (r.prepared) {
+    deadlines_.set(index, Term::kPrepared, now + config_.prepare_ttl);
+    return;
+  }
   ++stats_.ready;
   deadlines_.set(index, Term::kUndelivered, now + config_.reply_ttl);
 }
@@ -119,12 +160,49 @@ void Recoveries::become_ready(std::uint32_t index, RecoveryEvent event, TimePoin
 // A result as well: it waits to be told.
 void Recoveries::fail(std::uint32_t index, const Miss& miss, TimePoint now) {
   Recovery& r = recoveries_[index];
+  leave_line(r);
   end_members(r);
-  std::erase(waiting_, index);
   step(r.state, RecoveryEvent::kFail);
   r.miss = miss;
+  if (r.prepared) return retire(index, RecoveryEvent::kExpire);
   ++stats_.missed;
   deadlines_.set(index, Term::kUndelivered, now + config_.reply_ttl);
+}
+
+// ---- ahead of need ----
+
+void Recoveries::end_preparation(Recovery& r) {
+  if (!r.prepared) return;
+  r.prepared = false;
+  p_.leases.prepared().close(p_.sessions.at(r.session));
+}
+
+// What was prepared is asked for: no second charge, a wait of its own.
+void Recoveries::claim(std::uint32_t index, TimePoint now) {
+  Recovery& r = recoveries_[index];
+  end_preparation(r);
+  ++p_.leases.prepared().claimed;
+  r.started = now;
+  for (const LeaseIndex m : r.members) p_.leases.claim_member(m);
+  if (r.state == RecoveryState::kReady) {
+    ++stats_.ready;
+    deadlines_.set(index, Term::kUndelivered, now + config_.reply_ttl);
+  } else {
+    deadlines_.set(index, Term::kWait, wait_end(r));
+  }
+}
+
+bool Recoveries::end_prepared(AccountIndex account, Full full) {
+  bool ended = false;
+  for (std::uint32_t i = 0; i < recoveries_.size(); ++i) {
+    const Recovery& r = recoveries_[i];
+    if (r.state == RecoveryState::kRetired || !r.prepared || r.members.empty()) continue;
+    if (full == Full::kInstance && r.plan.front().target.account != account) continue;
+    ++p_.leases.prepared().gave_way;
+    retire(i, RecoveryEvent::kCancel);
+    ended = true;
+  }
+  return ended;
 }
 
 // ---- what becomes of members ----
@@ -154,20 +232,6 @@ void Recoveries::settle(TimePoint now) {
        events = p_.leases.take_member_events()) {
     for (const MemberEvent& event : events) note(event, now);
   }
-}
-
-// One look each in the order of their coming, a bounded number of pages a turn.
-void Recoveries::try_again(TimePoint now) {
-  std::uint64_t pages = 0;
-  while (!waiting_.empty() && pages < kPagesATurn) {
-    const std::uint32_t index = waiting_.front();
-    pages += recoveries_[index].total;
-    admit(index, Try::kAgain, now);
-    if (recoveries_[index].state == RecoveryState::kWaiting) break;  // those behind it wait for their turn
-    std::erase(waiting_, index);
-  }
-  p_.leases.pump(now);
-  settle(now);
 }
 
 }  // namespace orbitkv::cache

@@ -86,12 +86,14 @@ Result<std::uint32_t> Restorer::restore(const RestoreInput& in, Registration& re
   take_entries(op, in, *lease);
   op.deadline = p_.leases.wait_end(*lease);
   p_.images.pin(op.pinned);
+  op.charge = lease->charge;
+  p_.budgets.hold(op.charge);
   p_.leases.consume(*lease, registration.rank, static_cast<std::uint32_t>(in.targets.size()));
   const auto blocks = static_cast<std::uint32_t>(op.slots.size());
   if (blocks == 0) {
     step(op.restore, RestoreEvent::kNothing);
     p_.ports.reap(op.key);
-    p_.operations.close(index);
+    finish(index);
     return blocks;
   }
   if (!awaits) {
@@ -200,13 +202,20 @@ void Restorer::detach(OperationIndex index, SlabSlot slab) {
   if (keeps) return;
   step(op.restore, RestoreEvent::kDetach);
   p_.operations.return_credits(index);
+  drop_charge(op);
 }
 
 void Restorer::finish(OperationIndex index) {
   Operation& op = p_.operations.at(index);
   std::erase(op.pinned, kNoRecord);
   p_.images.unpin(op.pinned);
+  drop_charge(op);
   p_.operations.close(index);
+}
+
+void Restorer::drop_charge(Operation& op) {
+  if (op.charge != kNoCharge) p_.budgets.drop(op.charge);
+  op.charge = kNoCharge;
 }
 
 }  // namespace orbitkv::cache

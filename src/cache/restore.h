@@ -29,6 +29,7 @@ class Restorer {
   struct Parts {
     Ports& ports;
     Images& images;
+    Budgets& budgets;
     Leases& leases;
     Operations& operations;
     Grants& grants;
@@ -58,6 +59,7 @@ class Restorer {
   void grant(OperationIndex index);
   bool go_on(OperationIndex index, TimePoint now);
   void finish(OperationIndex index);
+  void drop_charge(Operation& op);
 
   Parts p_;
   std::vector<OperationIndex> awaiting_;  // oldest first

@@ -23,6 +23,8 @@ struct Session {
   std::uint32_t open_operations = 0;
   std::uint32_t queries = 0;              // of cache/leases.h
   std::uint32_t tickets = 0;              // of them unfinished (cache/tickets.h)
+  std::uint32_t prepared = 0;             // ahead of need, not claimed
+  std::uint32_t warms = 0;                // hints of cache/warms.h
   std::deque<OperationIndex> bank_queue;  // oldest first
   std::vector<RegistrationId> registrations;
 };

@@ -31,6 +31,24 @@ void TicketCounts::close(Session& session) {
   --all_;
 }
 
+Status PreparedCounts::open(Session& session) {
+  if (session.prepared == limits::kPreparesPerSession) {
+    return busy(
+        format_text("%u preparations of this session wait to be claimed; claim or cancel some, or wait",
+                    limits::kPreparesPerSession));
+  }
+  ++session.prepared;
+  ++all_;
+  ++begun;
+  return ok_status();
+}
+
+void PreparedCounts::close(Session& session) {
+  ORBITKV_CHECK(session.prepared > 0 && all_ > 0, "a preparation ends twice");
+  --session.prepared;
+  --all_;
+}
+
 void Deadlines::set(std::uint32_t index, Term term, TimePoint at) {
   if (nodes_.size() <= index) nodes_.resize(index + 1);
   clear(index);

@@ -31,6 +31,19 @@ class TicketCounts {
   std::uint32_t all_ = 0, shared_ = 0;
 };
 
+// What a session has in preparation.
+class PreparedCounts {
+ public:
+  // kBusy: a bound is reached; nothing was counted.
+  Status open(Session& session);
+  void close(Session& session);
+  std::uint32_t all() const { return all_; }
+  std::uint64_t begun = 0, claimed = 0, unclaimed = 0, gave_way = 0;
+
+ private:
+  std::uint32_t all_ = 0;
+};
+
 // What a deadline ends. Terms of one kind last equally long, so each is a list that is in
 // order but for those that begin earlier than now.
 enum class Term : std::uint8_t {
@@ -38,6 +51,8 @@ enum class Term : std::uint8_t {
   kWait,         // blocks are to come
   kUndelivered,  // a result that nobody has fetched
   kLease,        // a result that somebody has
+  kPrepared,     // a result that was prepared and that nobody has asked for yet
+  kPublishers,   // blocks are to come that others are saving
   kCount,
 };
 

@@ -177,8 +177,9 @@ inline constexpr Transitions<LoadState, LoadEvent> kLoad{{{
 // ---- query and lease: one object from the first part of a read to its retirement ----
 
 enum class LeaseState : std::uint8_t {
-  kCollecting,  // parts are still to come; the leading run so far is pinned
-  kLoading,     // all parts are there, blocks of the run are on their way from the tier
+  kCollecting,  // parts are still to come; what is in memory of the run so far is pinned
+  kWaiting,     // all parts are there, but no budget: holds nothing, its hashes are kept
+  kLoading,     // blocks of the run are on their way from the tier
   kReady,       // leased, no shard has consumed anything; of an early lease some blocks may be on their way
   kConsuming,   // some rank has consumed some range
   kMissed,      // ended with nothing to lease, and nobody has been told: holds no pin
@@ -187,9 +188,10 @@ enum class LeaseState : std::uint8_t {
 };
 enum class LeaseEvent : std::uint8_t {
   kPart,         // a part that is not the last
-  kLastPart,     // the last part, with a run to lease
-  kLastLoading,  // the last part, blocks of the run are on their way
+  kLastPart,     // all is there, with a run to lease
+  kLastLoading,  // all parts are there, blocks of the run are on their way
   kLastEmpty,    // the last part, nothing to lease
+  kLastWaits,    // the last part, and no budget for the run
   kLanded,       // what is left of the run is in memory, or (early lease) as good as
   kLandedEmpty,  // and nothing is left of it
   kSameList,     // the whole list was asked again, unchanged
@@ -206,23 +208,29 @@ enum class LeaseEvent : std::uint8_t {
 namespace detail {
 using L = LeaseState;
 inline constexpr Transitions<LeaseState, LeaseEvent> kLease{{{
-    // kPart, kLastPart, kLastLoading, kLastEmpty, kLanded, kLandedEmpty, kSameList, kNewList,
+    // kPart, kLastPart, kLastLoading, kLastEmpty, kLastWaits, kLanded, kLandedEmpty, kSameList, kNewList,
     // kConsume, kConsumeLast, kRelease, kCancel, kExpire, kTold
-    {{L::kCollecting, L::kReady, L::kLoading, L::kRetired, L::kIllegal, L::kIllegal, L::kIllegal,
+    {{L::kCollecting, L::kReady, L::kLoading, L::kRetired, L::kWaiting, L::kIllegal, L::kIllegal, L::kIllegal,
       L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired,
       L::kIllegal}},  // kCollecting
-    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kReady, L::kMissed, L::kLoading, L::kCollecting,
-      L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired, L::kIllegal}},  // kLoading
-    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kReady, L::kCollecting,
-      L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired, L::kIllegal}},  // kReady
-    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
+    {{L::kIllegal, L::kReady, L::kLoading, L::kIllegal, L::kIllegal, L::kIllegal, L::kMissed, L::kWaiting,
+      L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kIllegal,
+      L::kIllegal}},  // kWaiting
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kReady, L::kMissed, L::kLoading,
+      L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired,
+      L::kIllegal}},  // kLoading
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kReady,
+      L::kCollecting, L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired,
+      L::kIllegal}},  // kReady
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
       L::kCollecting, L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired,
       L::kIllegal}},  // kConsuming
-    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
       L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired,
       L::kRetired}},  // kMissed
     {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
-      L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal}},  // kRetired
+      L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
+      L::kIllegal}},  // kRetired
 }}};
 }  // namespace detail
 
@@ -230,7 +238,7 @@ inline constexpr Transitions<LeaseState, LeaseEvent> kLease{{{
 
 enum class RecoveryState : std::uint8_t {
   kCollecting,  // parts are still to come; nothing is held
-  kWaiting,     // all of it can be had, but there is no room now; nothing is held
+  kWaiting,     // there is no budget or no room now; nothing is held
   kLoading,     // all of it is pinned, some of it is on its way from the tier
   kReady,       // leased, one lease a group
   kMissed,      // ended without, and nobody has been told: nothing is held
@@ -241,7 +249,7 @@ enum class RecoveryEvent : std::uint8_t {
   kPart,      // a part that is not the last
   kInMemory,  // all of it was in memory, and is leased
   kLoads,     // all of it is pinned, the rest is being loaded
-  kNoRoom,    // it could not be pinned and loaded as a whole
+  kNoRoom,    // no budget, or it could not be pinned and loaded as a whole
   kLanded,    // the last page has landed
   kFail,      // a page is nowhere or did not come; the wait is over; it is too large
   kSameList,  // the whole list was asked again, unchanged
@@ -268,6 +276,31 @@ inline constexpr Transitions<RecoveryState, RecoveryEvent> kRecovery{{{
       V::kRetired, V::kRetired, V::kRetired}},  // kMissed
     {{V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal,
       V::kIllegal, V::kIllegal, V::kIllegal}},  // kRetired
+}}};
+}  // namespace detail
+
+// ---- warm hint ----
+
+enum class WarmState : std::uint8_t {
+  kQueued,   // nothing of it is on its way
+  kLoading,  // a piece of its list is
+  kEnded,
+  kIllegal,
+};
+enum class WarmEvent : std::uint8_t {
+  kLoads,   // the next piece is begun
+  kLanded,  // the piece has ended, and more may follow
+  kEnd,     // nothing is left to load; cancelled, over, given way, or its session or instance ended
+  kCount,
+};
+
+namespace detail {
+using H = WarmState;
+inline constexpr Transitions<WarmState, WarmEvent> kWarm{{{
+    // kLoads, kLanded, kEnd
+    {{H::kLoading, H::kIllegal, H::kEnded}},    // kQueued
+    {{H::kIllegal, H::kQueued, H::kEnded}},     // kLoading
+    {{H::kIllegal, H::kIllegal, H::kIllegal}},  // kEnded
 }}};
 }  // namespace detail
 
@@ -422,6 +455,9 @@ constexpr LeaseState next(LeaseState s, LeaseEvent e) {
 }
 constexpr RecoveryState next(RecoveryState s, RecoveryEvent e) {
   return detail::kRecovery.next(s, e);
+}
+constexpr WarmState next(WarmState s, WarmEvent e) {
+  return detail::kWarm.next(s, e);
 }
 constexpr RestoreState next(RestoreState s, RestoreEvent e) {
   return detail::kRestore.next(s, e);

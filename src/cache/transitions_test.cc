@@ -68,15 +68,16 @@ TEST(Transitions, Load) {
 }
 
 TEST(Transitions, Lease) {
-  // events: part last-part last-loading last-empty landed landed-empty same-list new-list
+  // events: part last-part last-loading last-empty last-waits landed landed-empty same-list new-list
   //         consume consume-last release cancel expire told
-  // states: P collecting parts, L loading, R ready, C consuming, M missed, E retired
-  expect_cells<LeaseState, LeaseEvent, 6, 14>("PLRCME", {"PRLE---P---EE-",    // collecting
-                                                         "----RMLP---EE-",    // loading
-                                                         "------RPCEEEE-",    // ready
-                                                         "-------PCEEEE-",    // consuming
-                                                         "-------P---EEE",    // missed
-                                                         "--------------"});  // retired
+  // states: P collecting parts, W waiting, L loading, R ready, C consuming, M missed, E retired
+  expect_cells<LeaseState, LeaseEvent, 7, 15>("PWLRCME", {"PRLEW---P---EE-",    // collecting
+                                                          "-RL---MWP---E--",    // waiting
+                                                          "-----RMLP---EE-",    // loading
+                                                          "-------RPCEEEE-",    // ready
+                                                          "--------PCEEEE-",    // consuming
+                                                          "--------P---EEE",    // missed
+                                                          "---------------"});  // retired
 }
 
 TEST(Transitions, Recovery) {
@@ -88,6 +89,12 @@ TEST(Transitions, Recovery) {
                                                                "------RE-EE",    // ready
                                                                "--------EEE",    // missed
                                                                "-----------"});  // retired
+}
+
+TEST(Transitions, Warm) {
+  // events: loads landed end
+  // states: Q queued, L loading, E ended
+  expect_cells<WarmState, WarmEvent, 3, 3>("QLE", {"L-E", "-QE", "---"});
 }
 
 TEST(Transitions, Restore) {

@@ -23,10 +23,12 @@ constexpr std::array kImageEvents = {"lend",      "load", "seal",   "gone",  "la
                                      "load_fail", "drop", "unheld", "evict", "close"};
 constexpr std::array kLoadStates = {"queued", "submitted", "ended"};
 constexpr std::array kLoadEvents = {"accept", "gone", "abandon", "landed", "failed"};
-constexpr std::array kLeaseStates = {"collecting", "loading", "ready", "consuming", "missed", "retired"};
-constexpr std::array kLeaseEvents = {
-    "part",     "last_part", "last_loading", "last_empty", "landed", "landed_empty", "same_list",
-    "new_list", "consume",   "consume_last", "release",    "cancel", "expire",       "told"};
+constexpr std::array kLeaseStates = {"collecting", "waiting", "loading", "ready",
+                                     "consuming",  "missed",  "retired"};
+constexpr std::array kLeaseEvents = {"part",       "last_part", "last_loading", "last_empty",
+                                     "last_waits", "landed",    "landed_empty", "same_list",
+                                     "new_list",   "consume",   "consume_last", "release",
+                                     "cancel",     "expire",    "told"};
 constexpr std::array kRestoreStates = {"submitted", "awaiting", "pinned", "granted",
                                        "claimed",   "orphaned", "ended"};
 constexpr std::array kRestoreEvents = {"await",    "pin",  "give_up",  "nothing",    "bank_full", "grant",
@@ -34,6 +36,8 @@ constexpr std::array kRestoreEvents = {"await",    "pin",  "give_up",  "nothing"
 constexpr std::array kRecoveryStates = {"collecting", "waiting", "loading", "ready", "missed", "retired"};
 constexpr std::array kRecoveryEvents = {"part",      "in_memory", "loads", "no_room", "landed", "fail",
                                         "same_list", "emptied",   "told",  "cancel",  "expire"};
+constexpr std::array kWarmStates = {"queued", "loading", "ended"};
+constexpr std::array kWarmEvents = {"loads", "landed", "end"};
 constexpr std::array kRetireStates = {"idle", "images", "grants", "claims", "device", "drained"};
 constexpr std::array kRetireEvents = {"begin", "swept", "revoked", "detached", "quiet", "abandon"};
 constexpr std::array kRecordStateNames = {"free",    "reserved", "preparing", "granted", "active",
@@ -51,6 +55,7 @@ static_assert(named<LoadState, LoadEvent>(kLoadStates, kLoadEvents));
 static_assert(named<LeaseState, LeaseEvent>(kLeaseStates, kLeaseEvents));
 static_assert(named<RestoreState, RestoreEvent>(kRestoreStates, kRestoreEvents));
 static_assert(named<RecoveryState, RecoveryEvent>(kRecoveryStates, kRecoveryEvents));
+static_assert(named<WarmState, WarmEvent>(kWarmStates, kWarmEvents));
 static_assert(named<RetireState, RetireEvent>(kRetireStates, kRetireEvents));
 static_assert(kRecordStateNames.size() == shm::kRecordStates);
 
@@ -64,6 +69,7 @@ constexpr Unreachable kUnreachable[] = {
     {"session", "closing", "closed", "the host closes a session once"},
     {"session", "gone", "closed", "the host closes a session once"},
     {"lease", "loading", "expire", "a wait that is over ends with what has landed"},
+    {"warm", "*", "*", "no client of a run gives hints"},
     {"record", "reserved", "failed",
      "a request that is refused is answered; the client takes its record back"},
 };
@@ -151,6 +157,7 @@ void each_cell_of_all(Each each) {
   each_cell<LeaseState, LeaseEvent>(kLeaseStates, kLeaseEvents, in("lease"));
   each_cell<RestoreState, RestoreEvent>(kRestoreStates, kRestoreEvents, in("restore"));
   each_cell<RecoveryState, RecoveryEvent>(kRecoveryStates, kRecoveryEvents, in("recovery"));
+  each_cell<WarmState, WarmEvent>(kWarmStates, kWarmEvents, in("warm"));
   each_cell<RetireState, RetireEvent>(kRetireStates, kRetireEvents, in("retire"));
   for (const shm::RecordEdge& edge : shm::kRecordEdges) {
     const auto from = static_cast<std::size_t>(edge.from), to = static_cast<std::size_t>(edge.to);

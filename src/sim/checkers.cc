@@ -27,6 +27,8 @@ std::optional<std::string> recount(const cache::Core& core, const mem::Pool& poo
   const mem::PoolStats used = pool.stats();
   if (used.used != census.held + used.quarantined)
     return differs("bytes of the pool in use", (census.held + used.quarantined).value, used.used.value);
+  if (stats.budgets.used != census.charged)
+    return differs("bytes that are charged", census.charged.value, stats.budgets.used.value);
   if (census.pins != census.pinned) return differs("pins of records", census.pinned, census.pins);
   const std::uint64_t operations = sum(census.publishes) + sum(census.restores);
   if (operations != stats.operations) return differs("open operations", operations, stats.operations);

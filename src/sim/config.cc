@@ -130,6 +130,13 @@ void draw_weights(Random& random, Config& config) {
   }
 }
 
+// So little that queries wait for it, or as much as there is.
+void draw_budgets(Random& random, Config& config) {
+  if (random.percent(60)) return;
+  config.core.query_budget = ByteCount(config.pool.value * random.between(1, 8) / 4);
+  config.core.query_instance_budget = ByteCount(config.core.query_budget.value * random.between(1, 4) / 4);
+}
+
 }  // namespace
 
 Config draw_config(std::uint64_t seed) {
@@ -147,6 +154,7 @@ Config draw_config(std::uint64_t seed) {
   config.chains = static_cast<std::uint32_t>(random.between(1, 12));
   config.chain_blocks = static_cast<std::uint32_t>(random.between(2, 16));
   draw_weights(random, config);
+  draw_budgets(random, config);
   return config;
 }
 

@@ -1,0 +1,353 @@
+// Hints: what is loaded for nobody, when, and that it stands in nobody's way. And queries that
+// wait for what others are saving.
+#include "base/limits.h"
+#include "cache/core_tier_test.h"
+
+namespace orbitkv::cache {
+namespace {
+
+using namespace testing;
+
+WorldOptions budget(std::uint64_t blocks) {
+  WorldOptions o;
+  o.core.query_budget = o.core.query_instance_budget = blocks * slot_bytes();
+  return o;
+}
+
+// Blocks 0..3 are resident, 10..29 stored.
+struct Warming {
+  TierWorld t;
+  Engine e;
+  explicit Warming(std::uint64_t blocks = 400, ByteCount pool = 16 * kMiB) : t(options(blocks, pool)), e(*t) {
+    t->store(e.worker, e.registration, hashes(0, 4));
+    for (std::uint64_t n = 10; n < 30; ++n) t.tier.put(n);
+  }
+  static WorldOptions options(std::uint64_t blocks, ByteCount pool) {
+    WorldOptions o = budget(blocks);
+    o.pool = pool;
+    return o;
+  }
+  Status warm(std::uint64_t first, std::uint64_t count, std::string_view id = "w",
+              const WarmHint& hint = {}) {
+    const auto list = hashes(first, count);
+    return t->core->warm(e.scheduler, {instance_id(1), GroupId(0), id, list, hint}, t->now);
+  }
+  QueryAnswer read(std::uint64_t first, std::uint64_t count, std::string_view id = "r") {
+    return t->read(e.scheduler, hashes(first, count), id);
+  }
+  BudgetStats stats() {
+    const BudgetStats s = t.stats().budgets;
+    EXPECT_EQ(s.used, t->core->census().charged);
+    return s;
+  }
+};
+
+TEST(CoreWarm, what_is_stored_of_a_list_is_loaded_for_nobody) {
+  Warming w;
+  ASSERT_TRUE(w.warm(10, 4).ok());
+  EXPECT_EQ(w.t.tier.loads.size(), 4u);
+  EXPECT_EQ(w.stats().speculative, 4 * slot_bytes());
+  EXPECT_EQ(w.t.stats().leases, 0u);
+  EXPECT_EQ(w.t.stats().tickets, 0u);
+  w.t.all_loaded();
+  const BudgetStats s = w.stats();
+  EXPECT_EQ(s.warms, 0u) << "a hint that is done";
+  EXPECT_EQ(s.warmed, 4u);
+  EXPECT_EQ(s.used, ByteCount(0));
+  EXPECT_EQ(w.t.stats().leased, ByteCount(0));
+  EXPECT_TRUE(w.t.tier.told.empty()) << "the tier hears of reads alone";
+  EXPECT_TRUE(w.read(10, 4).lease);
+}
+
+TEST(CoreWarm, what_was_only_warmed_goes_first) {
+  Warming w(400, ByteCount(8 * slot_bytes().value + 8192));
+  ASSERT_TRUE(w.warm(10, 2).ok());
+  w.t.all_loaded();
+  ASSERT_EQ(w.t.stats().blocks, 6u);
+  w.t->core->evict(2 * slot_bytes(), w.t->now);
+  EXPECT_EQ(w.t->discover(w.e.scheduler, hashes(0, 4)), 4u);
+  EXPECT_EQ(w.t.stats().blocks, 4u);
+}
+
+TEST(CoreWarm, not_while_anybody_waits) {
+  Warming w;
+  w.read(10, 2);
+  ASSERT_TRUE(w.warm(20, 2).ok());
+  EXPECT_EQ(w.t.tier.loads.size(), 2u);
+  w.t.all_loaded();
+  EXPECT_EQ(w.t.tier.loads.size(), 4u) << "and then at once";
+  EXPECT_TRUE(w.read(10, 2).lease);
+  EXPECT_EQ(w.stats().warms, 0u);
+}
+
+TEST(CoreWarm, the_earliest_first_use_then_the_surest) {
+  Warming w(16);  // a share of four blocks
+  w.read(10, 1);
+  ASSERT_TRUE(w.warm(12, 4, "late", {milliseconds(80), {}, 1000, 100}).ok());
+  ASSERT_TRUE(w.warm(16, 4, "unsure", {milliseconds(20), {}, 10, 10}).ok());
+  ASSERT_TRUE(w.warm(20, 4, "sure", {milliseconds(20), {}, 10, 90}).ok());
+  EXPECT_EQ(w.t.tier.loads.size(), 1u);
+  w.t.loaded(10);
+  for (const std::uint64_t first : {20, 16, 12}) {
+    for (std::uint64_t n = first; n < first + 4; ++n) w.t.loaded(n);
+  }
+  EXPECT_EQ(w.t.tier.loads.size(), 13u);
+  EXPECT_EQ(w.stats().warms, 0u);
+}
+
+TEST(CoreWarm, a_piece_at_a_time_within_the_share) {
+  Warming w(16);
+  ASSERT_TRUE(w.warm(10, 10).ok());
+  EXPECT_EQ(w.t.tier.loads.size(), 4u);
+  ASSERT_TRUE(w.warm(20, 2, "other").ok());
+  EXPECT_EQ(w.t.tier.loads.size(), 4u);
+  w.t.all_loaded();
+  EXPECT_EQ(w.t.tier.loads.size(), 12u);
+  EXPECT_EQ(w.stats().warmed, 12u);
+  EXPECT_LE(w.stats().peak, 4 * slot_bytes());
+}
+
+TEST(CoreWarm, a_query_takes_over_what_it_needs_and_the_rest_makes_way) {
+  Warming w(16);
+  w.t.tier.most_loads = 0;
+  ASSERT_TRUE(w.warm(10, 4).ok());
+  EXPECT_EQ(w.t.stats().loading, 4u);
+  const QueryAnswer read = w.read(10, 2);
+  EXPECT_TRUE(read.loading);
+  EXPECT_TRUE(read.admitted);
+  w.t.tier.most_loads = 2;
+  w.t->core->tier_ready(w.t->now);
+  EXPECT_TRUE(w.t.tier.of_block(10) && w.t.tier.of_block(11)) << "its turn has come";
+  for (const char* id : {"a", "b", "c"}) w.read(0, 4, id);
+  EXPECT_TRUE(w.read(0, 2, "d").lease) << "16 - 2 - 12";
+  EXPECT_EQ(w.stats().warms, 0u);
+  EXPECT_EQ(w.t.stats().loading, 2u) << "what the tier had not been told of is given up";
+}
+
+TEST(CoreWarm, a_hint_ends_by_itself) {
+  Warming w;
+  w.t.tier.most_loads = 0;
+  ASSERT_TRUE(w.warm(10, 4, "long").ok());
+  ASSERT_TRUE(w.warm(14, 4, "short", {{}, seconds(2), 0, 0}).ok());
+  ASSERT_TRUE(w.warm(18, 4, "bounded", {{}, seconds(60), 0, 0}).ok());
+  w.t.wait(seconds(2));
+  EXPECT_EQ(w.stats().warms, 2u);
+  w.t.wait(seconds(3));
+  EXPECT_EQ(w.stats().warms, 0u);
+  EXPECT_EQ(w.stats().warms_expired, 3u);
+  EXPECT_EQ(w.t.stats().loading, 0u);
+  EXPECT_EQ(w.stats().used, ByteCount(0));
+}
+
+TEST(CoreWarm, behind_a_block_that_is_nowhere_nothing_is_of_use) {
+  Warming w;
+  ASSERT_TRUE(w.warm(28, 6).ok());
+  EXPECT_EQ(w.t.tier.loads.size(), 2u);
+  ASSERT_TRUE(w.warm(50, 4, "nowhere").ok());
+  ASSERT_TRUE(w.warm(0, 4, "resident").ok());
+  EXPECT_EQ(w.stats().warms, 1u);
+}
+
+TEST(CoreWarm, bounds_are_answers) {
+  Warming w;
+  w.read(10, 1);  // nothing begins
+  for (std::uint32_t i = 0; i < limits::kWarmsPerSession; ++i)
+    ASSERT_TRUE(w.warm(12, 2, std::to_string(i)).ok());
+  EXPECT_EQ(w.warm(12, 2, "more").error().code(), Code::kBusy);
+  EXPECT_TRUE(w.warm(14, 2, "3").ok()) << "in the place of the one with its id";
+  EXPECT_EQ(w.warm(14, 2, std::string(257, 'x')).error().code(), Code::kReject);
+  std::uint32_t more = 0;
+  for (int s = 0; s < 20; ++s) {
+    const SessionId session = w.t->open();
+    const auto list = hashes(12, 2);
+    for (int i = 0; i < 10; ++i) {
+      const std::string id = std::to_string(i);
+      more += w.t->core->warm(session, {instance_id(1), GroupId(0), id, list, {}}, w.t->now).ok() ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(more + limits::kWarmsPerSession, limits::kWarms);
+}
+
+TEST(CoreWarm, session_instance_and_cancel_end_hints) {
+  for (const bool begun : {false, true}) {
+    for (const int how : {0, 1, 2}) {
+      SCOPED_TRACE(how);
+      Warming w;
+      if (!begun) w.read(28, 1);
+      ASSERT_TRUE(w.warm(10, 4).ok());
+      if (how == 0) w.t->core->process_ended(w.e.scheduler, w.t->now);
+      if (how == 1) w.t->core->process_ended(w.e.worker, w.t->now);
+      if (how == 2)
+        EXPECT_TRUE(
+            w.t->core->cancel(w.e.scheduler, {instance_id(1), GroupId(0), "w", TicketKind::kWarm}).ok());
+      EXPECT_EQ(w.stats().warms, 0u);
+      w.t.all_loaded();
+      w.t.wait(seconds(70));
+      EXPECT_EQ(w.stats().used, ByteCount(0));
+      EXPECT_EQ(w.t.stats().leased, ByteCount(0));
+    }
+  }
+}
+
+TEST(CoreWarm, failing_reads_end_a_piece_as_well) {
+  Warming w;
+  ASSERT_TRUE(w.warm(10, 4).ok());
+  w.t.all_loaded(false);
+  EXPECT_EQ(w.stats().warms, 0u);
+  EXPECT_EQ(w.stats().used, ByteCount(0));
+  EXPECT_EQ(w.t->used(), 4 * slot_bytes());
+}
+
+// ---- other publishers ----
+
+// Two engines of one namespace; blocks 0..3 are resident.
+struct Two {
+  TierWorld t;
+  Engine a, b;
+  explicit Two(const WorldOptions& options = {}) : t(options), a(*t), b(*t, {.instance = 2}) {
+    t->store(a.worker, a.registration, hashes(0, 4));
+  }
+  OperationKey begin_save(Engine& e, std::uint64_t first, std::uint64_t count) {
+    const OperationKey op = t->next_op(e.worker);
+    EXPECT_TRUE(t->publish(op, e.registration, hashes(first, count)).ok());
+    EXPECT_TRUE(t->ports.granted.contains(op));
+    return op;
+  }
+  QueryAnswer ask(std::uint64_t first, std::uint64_t count, bool full = true, std::string_view id = "r") {
+    const auto list = hashes(first, count);
+    QueryPart part = t->part(list, id);
+    part.full_prefix = full;
+    auto answer = t->core->query(a.scheduler, part, t->now);
+    EXPECT_TRUE(answer.ok());
+    return answer.ok() ? *answer : QueryAnswer{};
+  }
+  TicketAnswer poll(Revision revision) {
+    auto answer = t->core->poll(a.scheduler, {instance_id(1), GroupId(0), "r"}, revision, t->now);
+    EXPECT_TRUE(answer.ok());
+    return answer.ok() ? *answer : TicketAnswer{};
+  }
+  BudgetStats stats() {
+    EXPECT_EQ(t.stats().budgets.used, t->core->census().charged);
+    return t.stats().budgets;
+  }
+};
+
+TEST(CoreFullPrefix, a_run_waits_for_what_another_instance_saves) {
+  Two two;
+  const OperationKey save = two.begin_save(two.b, 4, 2);
+  EXPECT_EQ(two.ask(0, 6, false, "short").hit_blocks, 4u);
+  const QueryAnswer waits = two.ask(0, 6);
+  EXPECT_TRUE(waits.loading);
+  EXPECT_FALSE(waits.admitted);
+  EXPECT_EQ(two.stats().used, 4 * slot_bytes()) << "of the other one: it holds nothing";
+  two.t.wait(seconds(20));
+  EXPECT_EQ(two.poll(waits.revision).state, TicketState::kLoading);
+  two.t->commit(save);
+  const TicketAnswer ready = two.poll(waits.revision);
+  EXPECT_EQ(ready.state, TicketState::kReady);
+  EXPECT_EQ(ready.hit_blocks, 6u);
+  EXPECT_EQ(two.stats().publisher_waits, 1u);
+  EXPECT_EQ(two.t.stats().hits, 10u);
+  EXPECT_EQ(two.t.stats().misses, 2u);
+}
+
+TEST(CoreFullPrefix, any_end_of_the_save_wakes_it) {
+  for (const int how : {0, 1, 2, 3}) {
+    SCOPED_TRACE(how);
+    Two two;
+    const OperationKey save = two.begin_save(two.b, 4, 2);
+    const QueryAnswer waits = two.ask(0, 6);
+    EXPECT_FALSE(waits.admitted);
+    if (how == 0) two.t->drain_failed(save);
+    if (how == 1) two.t->core->close_session(two.b.worker, two.t->now);
+    if (how >= 2) two.t->ports.claimed.insert(save);
+    if (how == 2) two.t->core->process_ended(two.b.worker, two.t->now);
+    if (how == 3) two.t.wait(seconds(30));
+    const TicketAnswer ready = two.poll(waits.revision);
+    EXPECT_EQ(ready.state, TicketState::kReady);
+    EXPECT_EQ(ready.hit_blocks, 4u);
+  }
+}
+
+TEST(CoreFullPrefix, it_goes_on_from_one_publisher_to_the_next) {
+  Two two;
+  const OperationKey first = two.begin_save(two.b, 4, 2), second = two.begin_save(two.b, 6, 2);
+  for (std::uint64_t n = 8; n < 10; ++n) two.t.tier.put(n);
+  const QueryAnswer waits = two.ask(0, 12);
+  two.t->commit(first);
+  EXPECT_FALSE(two.poll(waits.revision).admitted);
+  two.t->commit(second);
+  EXPECT_TRUE(two.poll(waits.revision).admitted);
+  two.t.all_loaded();
+  EXPECT_EQ(two.poll(waits.revision).hit_blocks, 10u);
+}
+
+TEST(CoreFullPrefix, not_for_its_own_engine_nor_for_what_nobody_copies) {
+  Two two;
+  two.begin_save(two.a, 4, 2);
+  EXPECT_TRUE(two.ask(0, 6).lease);
+  EXPECT_EQ(two.ask(20, 4).hit_blocks, 0u);
+  EXPECT_EQ(two.stats().waiting, 0u);
+}
+
+TEST(CoreFullPrefix, a_list_of_which_nothing_is_there_yet_waits_too) {
+  Two two;
+  const OperationKey save = two.begin_save(two.b, 10, 3);
+  const QueryAnswer waits = two.ask(10, 3);
+  EXPECT_TRUE(waits.loading);
+  two.t->commit(save);
+  EXPECT_EQ(two.poll(waits.revision).hit_blocks, 3u);
+  const OperationKey other = two.begin_save(two.b, 20, 3);
+  const QueryAnswer in_vain = two.ask(20, 3);
+  two.t->drain_failed(other);
+  EXPECT_EQ(two.poll(in_vain.revision).state, TicketState::kMissing);
+}
+
+TEST(CoreFullPrefix, the_policy_is_part_of_what_is_asked) {
+  Two two;
+  two.begin_save(two.b, 4, 2);
+  const QueryAnswer waits = two.ask(0, 6);
+  const QueryAnswer short_run = two.ask(0, 6, false);
+  EXPECT_GT(short_run.revision, waits.revision);
+  EXPECT_EQ(short_run.hit_blocks, 4u);
+  EXPECT_TRUE(short_run.lease);
+  EXPECT_FALSE(two.ask(0, 6).admitted);
+  EXPECT_FALSE(two.ask(0, 6).admitted) << "the same again";
+  EXPECT_TRUE(two.t->core->cancel(two.a.scheduler, {instance_id(1), GroupId(0), "r"}).ok());
+  EXPECT_EQ(two.t.stats().tickets, 0u);
+}
+
+TEST(CoreFullPrefix, parts_give_what_one_list_would_give) {
+  Two two;
+  const OperationKey save = two.begin_save(two.b, 4, 4);
+  const auto list = hashes(0, 10);
+  QueryPart part = two.t->part(list, "r");
+  part.full_prefix = true;
+  QueryAnswer last;
+  for (std::uint32_t first = 0; first < 10; first += 5) {
+    part.first = first;
+    part.hashes = std::span(list).subspan(first, 5);
+    auto answer = two.t->core->query(two.a.scheduler, part, two.t->now);
+    ASSERT_TRUE(answer.ok());
+    last = *answer;
+  }
+  EXPECT_FALSE(last.admitted);
+  two.t->commit(save);
+  EXPECT_EQ(two.poll(last.revision).hit_blocks, 8u);
+  EXPECT_EQ(two.stats().used, 8 * slot_bytes());
+}
+
+TEST(CoreFullPrefix, at_the_end_of_the_wait_what_is_stored_only_is_not_begun) {
+  WorldOptions options;
+  options.core.full_prefix_wait = seconds(3);
+  Two two(options);
+  two.begin_save(two.b, 4, 2);
+  const QueryAnswer waits = two.ask(0, 6);
+  two.t.wait(milliseconds(2900));
+  EXPECT_FALSE(two.poll(waits.revision).admitted);
+  two.t.wait(milliseconds(100));
+  EXPECT_EQ(two.poll(waits.revision).leases.at(0).blocks, 4u);
+}
+
+}  // namespace
+}  // namespace orbitkv::cache

@@ -1,0 +1,262 @@
+// The charge of a lease: what is kept until it can be had, the wait for it, and the run then.
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "cache/leases.h"
+
+namespace orbitkv::cache {
+
+namespace {
+
+constexpr std::size_t kSlice = 2048;  // hashes of a kept list that are looked up together
+
+}  // namespace
+
+// ---- what is kept ----
+
+// Of a part that is not the last: what is in memory at the front of the run is pinned, the
+// rest of the run waits as hashes. Nothing is loaded before the whole list is known.
+void Leases::keep_part(std::uint32_t index, const Seen& seen) {
+  Lease& lease = leases_[index];
+  const std::uint32_t reach = seen.takes ? seen.reach() : 0;
+  std::uint32_t pinned = 0;
+  if (lease.kept == nullptr) {
+    if (seen.takes) pinned = take_run(index, seen, seen.run);
+    if (pinned == (lease.full ? seen.part.hashes.size() : reach)) return;
+    lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{seen.target, {}, {}});
+  }
+  append_part(lease, seen, pinned);
+}
+
+void Leases::append_part(Lease& lease, const Seen& seen, std::uint32_t pinned) {
+  const std::uint32_t end = seen.takes ? seen.reach() : 0;
+  const auto add = [&](std::vector<BlockHash>& to, std::uint32_t from, std::size_t count) {
+    const auto hashes = seen.part.hashes.subspan(from, count);
+    to.insert(to.end(), hashes.begin(), hashes.end());
+  };
+  if (end > pinned) add(lease.kept->hashes, pinned, end - pinned);
+  if (lease.full) add(lease.kept->beyond, end, seen.part.hashes.size() - end);
+}
+
+// The run as hashes, from its front. What is pinned stays so.
+void Leases::keep_all(Lease& lease, const Target& target) {
+  if (lease.kept == nullptr) lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{target, {}, {}});
+  std::vector<BlockHash> front;
+  front.reserve(lease.records.size() + lease.kept->hashes.size());
+  for (const RecordId record : lease.records) front.push_back(images_.table().hot(record).hash);
+  front.insert(front.end(), lease.kept->hashes.begin(), lease.kept->hashes.end());
+  lease.kept->hashes = std::move(front);
+}
+
+// ---- the charge ----
+
+void Leases::shorten(Lease& lease, std::uint32_t kept) {
+  if (!lease.prepared) {
+    stats_.hits -= lease.hits - kept;
+    stats_.misses += lease.hits - kept;
+  }
+  lease.hits = kept;
+  lease.run_open = false;
+}
+
+// What no budget would ever hold is not asked for.
+void Leases::cut_to_limit(std::uint32_t index) {
+  Lease& lease = leases_[index];
+  const std::uint64_t most =
+      budgets_.most(use_of(lease)).value / std::max<std::uint64_t>(1, lease.block_bytes.value);
+  if (lease.hits <= most) return;
+  if (!lease.prepared) ++stats_.budget_cuts;
+  shorten(lease, static_cast<std::uint32_t>(most));
+  unpin_from(index, lease.hits, kNoAccount);
+}
+
+bool Leases::charge(Lease& lease, Full& full) {
+  const ByteCount bytes = lease.hits * lease.block_bytes;
+  const Use use = use_of(lease);
+  full = budgets_.full(lease.account, bytes, use);
+  while (use == Use::kForeground && full != Full::kNothing && line_.make_way(lease.account, full))
+    full = budgets_.full(lease.account, bytes, use);
+  if (full != Full::kNothing) return false;
+  lease.charge = budgets_.take(lease.account, bytes, use);
+  return true;
+}
+
+// ---- the last part ----
+
+// The whole list is known: its run is charged at once, or waits for that.
+void Leases::end_list(std::uint32_t index, const Seen& seen) {
+  Lease& lease = leases_[index];
+  const bool listed = lease.full && lease.hits < lease.total;
+  if (listed) {
+    keep_list(index, seen);
+    if (saved_next(lease)) return wait_for_publisher(index);
+  }
+  cut_to_limit(index);
+  if (lease.hits == 0) return retire(index, LeaseEvent::kLastEmpty);
+  Full full = Full::kNothing;
+  const bool charged = line_.count() == 0 && charge(lease, full);
+  if (!charged && lease.prepared) {
+    ++prepared_.gave_way;
+    return retire(index, LeaseEvent::kCancel);
+  }
+  if (!charged) {
+    if (!listed) keep_list(index, seen);
+    return wait_in_line(index);
+  }
+  if (lease.kept == nullptr) {
+    take_run(index, seen, lease.hits - static_cast<std::uint32_t>(lease.records.size()));
+  } else {
+    if (!listed) keep_part(index, seen);
+    take_kept(index, seen.now);
+  }
+  begin_run(index, seen.now);
+}
+
+// The whole run as hashes; nothing of it is held.
+void Leases::keep_list(std::uint32_t index, const Seen& seen) {
+  Lease& lease = leases_[index];
+  if (lease.kept == nullptr) lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{seen.target, {}, {}});
+  append_part(lease, seen, 0);
+  keep_all(lease, seen.target);
+  give_up(index);
+}
+
+// Holds nothing from here on, so that those who have their budget can be served.
+void Leases::wait_in_line(std::uint32_t index) {
+  Lease& lease = leases_[index];
+  lease.kept->hashes.resize(lease.hits);
+  step(lease.state, LeaseEvent::kLastWaits);
+  stand_in_line(index);
+}
+
+void Leases::stand_in_line(std::uint32_t index) {
+  Lease& lease = leases_[index];
+  ++stats_.budget_waits;
+  deadlines_.set(index, Term::kWait, wait_end(lease));
+  lease.place = line_.join({Waiter::Kind::kPrefix, index}, lease.account);
+}
+
+void Leases::leave_line(Lease& lease) {
+  if (lease.place == kNotWaiting) return;
+  line_.leave(lease.place);
+  lease.place = kNotWaiting;
+}
+
+Admitting::Attempt Leases::admit(std::uint32_t index, TimePoint now) {
+  using Outcome = Admitting::Attempt::Outcome;
+  Lease& lease = leases_[index];
+  Full full = Full::kNothing;
+  if (!charge(lease, full))
+    return {full == Full::kInstance ? Outcome::kInstanceFull : Outcome::kTotalFull, 0};
+  const std::uint64_t pages = lease.kept->hashes.size();
+  leave_line(lease);
+  take_kept(index, now);
+  begin_run(index, now);
+  return {Outcome::kAdmitted, pages};
+}
+
+// Looks what was kept up anew, and pins and loads it as far as it goes.
+void Leases::take_kept(std::uint32_t index, TimePoint now) {
+  const std::unique_ptr<Lease::Kept> kept = std::move(leases_[index].kept);
+  const std::uint32_t end = leases_[index].hits;
+  QueryPart part;
+  QueryAnswer unused;
+  for (std::size_t at = 0; at < kept->hashes.size(); at += part.hashes.size()) {
+    part.hashes = std::span(kept->hashes).subspan(at, std::min(kSlice, kept->hashes.size() - at));
+    Seen seen{part, kept->target, now};
+    look_up(seen, unused);
+    seen.takes = true;
+    ask_tier(seen, unused);
+    const auto left = end - static_cast<std::uint32_t>(leases_[index].records.size());
+    if (take_run(index, seen, left) < part.hashes.size()) return;
+  }
+}
+
+// What could be had of the run is in `records`.
+void Leases::begin_run(std::uint32_t index, TimePoint now) {
+  Lease& lease = leases_[index];
+  const auto taken = static_cast<std::uint32_t>(lease.records.size());
+  ORBITKV_CHECK(taken <= lease.hits, "a run that is longer than its charge");
+  if (taken < lease.hits) {
+    shorten(lease, taken);
+    budgets_.shrink(lease.charge, taken * lease.block_bytes);
+  }
+  if (taken == 0) {
+    if (lease.state == LeaseState::kCollecting) return retire(index, LeaseEvent::kLastEmpty);
+    return land(index, now);
+  }
+  if (lease.pending > 0) {
+    step(lease.state, LeaseEvent::kLastLoading);
+    deadlines_.set(index, Term::kWait, wait_end(lease));
+  } else {
+    step(lease.state, LeaseEvent::kLastPart);
+    become_ready(index, now);
+  }
+}
+
+// In vain: there was no budget until the wait was over.
+void Leases::end_wait(std::uint32_t index, TimePoint now) {
+  Lease& lease = leases_[index];
+  leave_line(lease);
+  lease.kept.reset();
+  lease.why = Missing::kNoMemory;
+  ++stats_.budget_misses;
+  shorten(lease, 0);
+  land(index, now);
+}
+
+// ---- ahead of need ----
+
+Status Leases::check_prepared(const Lease& lease, const QueryPart& part) const {
+  if (!part.prepare || lease.prepared) return ok_status();
+  return busy("this request id has asked already; there is nothing to prepare under it");
+}
+
+void Leases::end_preparation(Lease& lease) {
+  if (!lease.prepared) return;
+  lease.prepared = false;
+  prepared_.close(sessions_.at(lease.session));
+}
+
+// From now on somebody waits for it.
+void Leases::begin_use(std::uint32_t index) {
+  end_preparation(leases_[index]);
+  loads_.lanes().promote(LeaseIndex(index));
+}
+
+// The list that was prepared is asked for, and finds what there is of it: no second charge, a
+// wait of its own.
+void Leases::claim(std::uint32_t index, const Seen& seen) {
+  Lease& lease = leases_[index];
+  begin_use(index);
+  ++prepared_.claimed;
+  budgets_.promote(lease.charge);
+  images_.mark_read(lease.records);
+  stats_.hits += lease.hits;
+  stats_.misses += lease.total - lease.hits;
+  lease.untold = true;
+  lease.early = seen.part.early_lease;
+  lease.started = seen.now;
+  if (lease.state == LeaseState::kLoading) {
+    deadlines_.set(index, Term::kWait, wait_end(lease));
+  } else {
+    deadlines_.set(index, Term::kUndelivered, seen.now + config_.reply_ttl);
+  }
+}
+
+bool Leases::end_prepared(AccountIndex account, Full full) {
+  bool ended = false;
+  for (std::uint32_t i = 0; i < leases_.size(); ++i) {
+    const Lease& lease = leases_[i];
+    const bool named = lease.recovery == kNoRecovery && !lease.warm && lease.state != LeaseState::kRetired;
+    if (!named || !lease.prepared || lease.charge == kNoCharge) continue;
+    if (full == Full::kInstance && lease.account != account) continue;
+    ++prepared_.gave_way;
+    retire(i, LeaseEvent::kCancel);
+    ended = true;
+  }
+  return ended;
+}
+
+}  // namespace orbitkv::cache

@@ -1,0 +1,158 @@
+// What leases do ahead of need and for others: publishers that are waited for, pieces of hints.
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "cache/leases.h"
+
+namespace orbitkv::cache {
+
+namespace {
+
+constexpr std::uint32_t kPieceBlocks = 256;  // of a hint, on their way at once
+constexpr std::size_t kPieceHashes = 2048;   // looked at for them
+
+}  // namespace
+
+// ---- other publishers ----
+
+// The run could go on with a block that another instance is saving.
+bool Leases::saved_next(const Lease& lease) const {
+  if (lease.kept == nullptr || lease.kept->beyond.empty()) return false;
+  const KeySpace& space = lease.kept->target.space;
+  const RecordId record = images_.table().find({lease.kept->beyond.front(), space.name_space, space.group});
+  return record != kNoRecord && publishing_->saved_by_others(record, lease.name.instance);
+}
+
+// Holds nothing, or the publisher might want for the memory.
+void Leases::wait_for_publisher(std::uint32_t index) {
+  Lease& lease = leases_[index];
+  lease.awaits = true;
+  awaiting_.push_back(index);
+  step(lease.state, LeaseEvent::kLastWaits);
+  ++stats_.publisher_waits;
+  deadlines_.set(index, Term::kPublishers, wait_end(lease));
+}
+
+void Leases::stop_awaiting(std::uint32_t index) {
+  if (!leases_[index].awaits) return;
+  leases_[index].awaits = false;
+  std::erase(awaiting_, index);
+}
+
+void Leases::look_at_publishers(TimePoint now) {
+  if (awaiting_.empty()) return;
+  const std::vector<std::uint32_t> all = awaiting_;
+  for (const std::uint32_t index : all) {
+    if (leases_[index].awaits && !saved_next(leases_[index])) publisher_ended(index, now);
+  }
+}
+
+// However it ended: the run goes as far as it can be had now, or on to the next publisher.
+void Leases::publisher_ended(std::uint32_t index, TimePoint now) {
+  extend_run(index, now);
+  if (saved_next(leases_[index])) return;
+  stop_awaiting(index);
+  cut_to_limit(index);
+  Lease& lease = leases_[index];
+  if (lease.hits == 0) return land(index, now);
+  lease.kept->hashes.resize(lease.hits);
+  stand_in_line(index);
+  line_.run(now);
+  pump(now);
+}
+
+void Leases::extend_run(std::uint32_t index, TimePoint now) {
+  Lease& lease = leases_[index];
+  Lease::Kept& kept = *lease.kept;
+  QueryPart part;
+  QueryAnswer unused;
+  std::size_t taken = 0;
+  for (bool all = true; all && taken < kept.beyond.size();) {
+    part.hashes = std::span(kept.beyond).subspan(taken, std::min(kPieceHashes, kept.beyond.size() - taken));
+    Seen seen{part, kept.target, now};
+    look_up(seen, unused);
+    ask_tier(seen, unused);
+    taken += seen.reach();
+    all = seen.reach() == part.hashes.size();
+  }
+  const auto end = kept.beyond.begin() + static_cast<std::ptrdiff_t>(taken);
+  kept.hashes.insert(kept.hashes.end(), kept.beyond.begin(), end);
+  kept.beyond.erase(kept.beyond.begin(), end);
+  const auto more = static_cast<std::uint32_t>(taken);
+  lease.hits += more;
+  stats_.hits += more;
+  stats_.misses -= more;
+}
+
+// The wait is over: what is in memory is what there is.
+void Leases::give_up_on_publisher(std::uint32_t index, TimePoint now) {
+  stop_awaiting(index);
+  extend_run(index, now);
+  cut_to_limit(index);
+  Lease& lease = leases_[index];
+  lease.why = Missing::kTimeout;
+  Full full = Full::kNothing;
+  if (lease.hits == 0) return land(index, now);
+  if (line_.count() > 0 || !charge(lease, full)) return end_wait(index, now);
+  lease.kept->hashes.resize(lease.hits);
+  take_kept(index, now);
+  begin_run(index, now);
+  if (lease.state == LeaseState::kLoading) return time_out(index, now);
+  ++stats_.wait_timeouts;
+}
+
+// ---- pieces of hints ----
+
+Leases::Warmed Leases::warm(const Piece& piece) {
+  Warmed done;
+  const ByteCount block = piece.target.block_bytes();
+  const std::uint64_t room = budgets_.room(piece.target.account, Use::kSpeculative).value / block.value;
+  const std::uint64_t most = std::min<std::uint64_t>(room, kPieceBlocks);
+  if (most == 0) return done;
+  QueryPart part;
+  QueryAnswer unused;
+  part.hashes = piece.hashes.first(std::min(kPieceHashes, piece.hashes.size()));
+  Seen seen{part, piece.target, piece.now};
+  look_up(seen, unused);
+  ask_tier(seen, unused);
+  const std::uint32_t reach = seen.reach();
+  std::vector<std::uint32_t> wanted;
+  for (; done.next < reach && wanted.size() < most; ++done.next)
+    if (seen.lookups[done.next].record == kNoRecord) wanted.push_back(done.next);
+  done.over = done.next == reach && (reach < part.hashes.size() || reach == piece.hashes.size());
+  if (!wanted.empty()) begin_piece(piece, seen, wanted, done);
+  return done;
+}
+
+void Leases::begin_piece(const Piece& piece, const Seen& seen, std::span<const std::uint32_t> wanted,
+                         Warmed& done) {
+  const std::uint32_t index = take_object();
+  Lease& lease = leases_[index];
+  lease = Lease{};
+  lease.name = {piece.instance, piece.group, QueryMode::kRead, {}};
+  lease.session = piece.session;
+  lease.state = LeaseState::kCollecting;
+  lease.warm = lease.prepared = true;
+  lease.account = piece.target.account;
+  lease.block_bytes = piece.target.block_bytes();
+  lease.hits = static_cast<std::uint32_t>(wanted.size());
+  lease.charge = budgets_.take(lease.account, lease.hits * lease.block_bytes, Use::kSpeculative);
+  loads_.lanes().open(LeaseIndex(index), {lease.account, Use::kSpeculative});
+  const auto taken = std::find_if(wanted.begin(), wanted.end(),
+                                  [&](std::uint32_t i) { return !want_block(index, i, seen); });
+  done.over = done.over || taken != wanted.end();  // no room: not worth more
+  shorten(lease, static_cast<std::uint32_t>(lease.records.size()));
+  budgets_.shrink(lease.charge, lease.hits * lease.block_bytes);
+  done.blocks = lease.pending;
+  if (lease.pending == 0) return retire(index, LeaseEvent::kCancel);
+  step(lease.state, LeaseEvent::kLastLoading);
+  done.loads = LeaseIndex(index);
+}
+
+void Leases::end_warm(LeaseIndex piece) {
+  ORBITKV_CHECK(leases_[piece.value].warm, "a lease is not a piece of a hint");
+  retire(piece.value, LeaseEvent::kCancel);
+}
+
+}  // namespace orbitkv::cache
