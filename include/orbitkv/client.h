@@ -119,10 +119,26 @@ enum class Missing : std::uint8_t {
   kNone = 0,
   kGone = 1,      // not there, or it could not be read
   kTimeout = 2,   // not in time
-  kNoMemory = 3,  // of a recovery: no room for all of it, not in time
-  kTooLarge = 4,  // of a recovery: it is larger than the Manager's memory
+  kNoMemory = 3,  // no budget, or no room for all of a recovery, not in time
+  kTooLarge = 4,  // of a recovery: it is larger than the Manager's memory or than a budget
   kUnknown = 99,  // the ticket is unknown: it ended, was cancelled or replaced, or is of an earlier
                   // Manager. A miss of this attempt
+};
+// A list of a prompt's blocks that is asked under a request id of the caller's.
+struct PrefixQuery {
+  InstanceId instance;
+  std::span<const BlockHash> hashes;
+  std::string_view request_id;  // <= 256 bytes
+  std::uint16_t group = 0;
+  // Where the run ends at a block that another engine is saving, wait for it (--full-prefix-wait).
+  bool wait_for_full_prefix = false;
+};
+// When a list may be needed, and how surely.
+struct WarmHint {
+  std::uint32_t first_use_ms = 0;  // from now: an estimate
+  std::uint32_t max_wait_ms = 0;   // of no use after that; 0: as long as hints live (5 s)
+  std::uint32_t priority = 0;      // larger first
+  std::uint8_t confidence = 100;   // 0..100
 };
 struct Ready {
   std::uint32_t hit_blocks = 0;
@@ -130,6 +146,7 @@ struct Ready {
   bool loading = false;  // the run is on its way into memory: poll, or ask with the same id and hashes
   Ticket ticket;
   Missing why = Missing::kNone;  // of polls that end with nothing
+  bool admitted = true;          // false: loading, and waits for budget or for other publishers
 };
 
 // What a boundary needs of one group: the pages of its required range (docs/queries.md).
@@ -150,7 +167,7 @@ struct RecoveryLease {
 struct Recovered {
   std::vector<RecoveryLease> leases;  // of every group, or none
   bool loading = false;               // poll, or ask again
-  bool admitted = true;               // false: loading, and waits for room in memory
+  bool admitted = true;               // false: loading, and waits for budget or room in memory
   Ticket ticket;
   Missing why = Missing::kNone;
   std::uint16_t missing_group = 0;  // kGone, kTimeout: the first group that is not to be had
@@ -236,8 +253,21 @@ class Client {
   // Leases the leading run. The same request id and hashes answer the same lease again. While
   // blocks of the run come from SSD the answer is `loading`; it ends in a lease (perhaps of a
   // shorter run) within the Manager's --load-wait, so asking again every few milliseconds will do.
+  Outcome query_prefetch(const PrefixQuery& query, Ready& out);
   Outcome query_prefetch(InstanceId instance, std::span<const BlockHash> hashes, std::string_view request_id,
-                         std::uint16_t group, Ready& out);
+                         std::uint16_t group, Ready& out) {
+    return query_prefetch(PrefixQuery{instance, hashes, request_id, group}, out);
+  }
+  // Ahead of need: what query_prefetch would have to load is loaded, and the same request id and
+  // hashes then find it. Ends unclaimed a second after it is ready, or when a query would have to
+  // wait for what it holds; cancel_query ends it. `begun`: false where there is nothing to
+  // prepare, or no room for it now. kRetry: four of the session are unclaimed, or the id has asked.
+  Outcome prepare_prefix(const PrefixQuery& query, bool& begun);
+  // A hint that this list may be asked for: what is on SSD of it (of 2,000 hashes at least) may be loaded
+  // while no query waits. Leases and promises nothing. Another hint under the id takes its place.
+  // kRetry: 16 hints of the session live, or 128 of the host.
+  Outcome warm_prefix(const PrefixQuery& query, const WarmHint& hint);
+  Outcome cancel_warm(InstanceId instance, std::string_view request_id, std::uint16_t group);
   // What query_prefetch would answer to the list of the ticket, without sending it again.
   // A lease that this returns is not prolonged by polling on.
   Outcome poll_query(InstanceId instance, std::string_view request_id, const Ticket& ticket, Ready& out);
@@ -246,6 +276,9 @@ class Client {
   // Each lease is restored as others are; if a restore fails on any rank, the boundary is lost.
   Outcome read_recovery(InstanceId instance, std::string_view request_id, const RecoverySet& set,
                         Recovered& out);
+  // As prepare_prefix, for read_recovery; cancel_recovery ends it.
+  Outcome prepare_recovery(InstanceId instance, std::string_view request_id, const RecoverySet& set,
+                           bool& begun);
   Outcome poll_recovery(InstanceId instance, std::string_view request_id, const Ticket& ticket,
                         Recovered& out);
   // Ends all of its leases that are not consumed.

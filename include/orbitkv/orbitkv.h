@@ -232,8 +232,11 @@ typedef struct orbitkv_query {
   size_t hash_count;
   const char* request_id;  // the caller's, at most 256 bytes
   uint16_t group;
+  uint64_t flags;  // ORBITKV_QUERY_*
 } orbitkv_query;
-#define ORBITKV_QUERY_INIT {sizeof(orbitkv_query), {{0}}, NULL, 0, NULL, 0}
+// Where the run ends at a block that another engine is saving, query_prefetch waits for it.
+#define ORBITKV_QUERY_WAIT_FOR_FULL_PREFIX 1
+#define ORBITKV_QUERY_INIT {sizeof(orbitkv_query), {{0}}, NULL, 0, NULL, 0, 0}
 
 // Indices of hashes that are in the Manager's memory, ascending.
 typedef struct orbitkv_positions {
@@ -253,9 +256,10 @@ typedef struct orbitkv_hit {
   int32_t loading;      // 1: they come from SSD and are not in memory yet; no lease so far
   orbitkv_lease lease;  // restore it or release it
   uint64_t revision;    // of the list that was asked: rises when another is asked under the id
+  int32_t waits;        // 1: loading, and waits for budget or for other publishers
 } orbitkv_hit;
 // clang-format off
-#define ORBITKV_HIT_INIT {sizeof(orbitkv_hit), 0, 0, {{0}}, 0}
+#define ORBITKV_HIT_INIT {sizeof(orbitkv_hit), 0, 0, {{0}}, 0, 0}
 // clang-format on
 // Leases the leading run. The same request id and hashes are answered with the same lease
 // again. While `loading`, poll or ask again every few milliseconds, or cancel: it ends in a lease,
@@ -267,6 +271,29 @@ ORBITKV_API orbitkv_action orbitkv_query_prefetch(orbitkv_client* client, const 
 // replaced, or is of an earlier Manager, is a miss.
 ORBITKV_API orbitkv_action orbitkv_poll_query(orbitkv_client* client, const orbitkv_query* query,
                                               orbitkv_hit* hit, orbitkv_error* error);
+// Ahead of need: what query_prefetch would have to load is loaded, and the same request id and
+// hashes then find it. Ends unclaimed a second after it is ready, or when a query would have to
+// wait for what it holds; orbitkv_cancel_query ends it. begun: false where there is nothing to
+// prepare, or no room for it now. RETRY: four of the session are unclaimed, or the id has asked.
+ORBITKV_API orbitkv_action orbitkv_prepare_prefix(orbitkv_client* client, const orbitkv_query* query,
+                                                  bool* begun, orbitkv_error* error);
+// When a list may be needed, and how surely.
+typedef struct orbitkv_warm_hint {
+  size_t size;
+  uint32_t first_use_ms;  // from now: an estimate
+  uint32_t max_wait_ms;   // of no use after that; 0: as long as hints live (5 s)
+  uint32_t priority;      // larger first
+  uint32_t confidence;    // 0..100
+} orbitkv_warm_hint;
+#define ORBITKV_WARM_HINT_INIT {sizeof(orbitkv_warm_hint), 0, 0, 0, 100}
+// A hint that the list may be asked for: what is on SSD of it may be loaded while no query
+// waits. Leases and promises nothing. Another hint under the id takes its place. RETRY: 16
+// hints of the session live, or 128 of the host.
+ORBITKV_API orbitkv_action orbitkv_warm_prefix(orbitkv_client* client, const orbitkv_query* query,
+                                               const orbitkv_warm_hint* hint, orbitkv_error* error);
+// The query's hashes are not looked at.
+ORBITKV_API orbitkv_action orbitkv_cancel_warm(orbitkv_client* client, const orbitkv_query* query,
+                                               orbitkv_error* error);
 // The pages that a boundary needs of one group (docs/queries.md).
 typedef struct orbitkv_recovery_group {
   size_t size;
@@ -290,8 +317,8 @@ typedef struct orbitkv_recovery {
 
 #define ORBITKV_MISSING_GONE 1       // not there, or it could not be read
 #define ORBITKV_MISSING_TIMEOUT 2    // not in time
-#define ORBITKV_MISSING_NO_MEMORY 3  // no room for all of it, not in time
-#define ORBITKV_MISSING_TOO_LARGE 4  // larger than the Manager's memory
+#define ORBITKV_MISSING_NO_MEMORY 3  // no budget or no room for all of it, not in time
+#define ORBITKV_MISSING_TOO_LARGE 4  // larger than the Manager's memory or than a budget
 #define ORBITKV_MISSING_UNKNOWN 99   // a poll: it ended, was cancelled or replaced
 
 typedef struct orbitkv_recovered {
@@ -309,6 +336,9 @@ typedef struct orbitkv_recovered {
 // of the boundary by the registered rules, or there is no room for the leases.
 ORBITKV_API orbitkv_action orbitkv_read_recovery(orbitkv_client* client, const orbitkv_recovery* recovery,
                                                  orbitkv_recovered* out, orbitkv_error* error);
+// As orbitkv_prepare_prefix, for read_recovery; orbitkv_cancel_recovery ends it.
+ORBITKV_API orbitkv_action orbitkv_prepare_recovery(orbitkv_client* client, const orbitkv_recovery* recovery,
+                                                    bool* begun, orbitkv_error* error);
 // What read_recovery would answer, without sending the hashes again: they are not looked at.
 ORBITKV_API orbitkv_action orbitkv_poll_recovery(orbitkv_client* client, const orbitkv_recovery* recovery,
                                                  orbitkv_recovered* out, orbitkv_error* error);

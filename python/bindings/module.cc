@@ -5,6 +5,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -100,15 +101,34 @@ const char* name_of(client::Missing why) {
 }
 
 nb::tuple to_tuple(const client::Ready& r) {
-  return nb::make_tuple(r.hit_blocks, from_lease(r.lease), r.loading, r.ticket.revision, name_of(r.why));
+  return nb::make_tuple(r.hit_blocks, from_lease(r.lease), r.loading, r.ticket.revision, name_of(r.why),
+                        r.admitted);
 }
 
 nb::tuple query_prefetch(Client& self, nb::bytes instance, const BlockHashes& hashes,
-                         const std::string& request_id, std::uint16_t group) {
+                         const std::string& request_id, std::uint16_t group, bool full_prefix) {
   client::Ready out;
-  const auto id = to_id<InstanceId>(instance);
-  without_gil([&] { return self.query_prefetch(id, hashes.view(), request_id, group, out); });
+  const client::PrefixQuery query{to_id<InstanceId>(instance), hashes.view(), request_id, group, full_prefix};
+  without_gil([&] { return self.query_prefetch(query, out); });
   return to_tuple(out);
+}
+
+bool prepare_prefix(Client& self, nb::bytes instance, const BlockHashes& hashes,
+                    const std::string& request_id, std::uint16_t group) {
+  bool begun = false;
+  const client::PrefixQuery query{to_id<InstanceId>(instance), hashes.view(), request_id, group};
+  without_gil([&] { return self.prepare_prefix(query, begun); });
+  return begun;
+}
+
+// hint: (ms until the first use, ms of the longest wait, priority, confidence)
+void warm_prefix(Client& self, nb::bytes instance, const BlockHashes& hashes, const std::string& request_id,
+                 std::uint16_t group,
+                 std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint8_t> hint) {
+  const client::PrefixQuery query{to_id<InstanceId>(instance), hashes.view(), request_id, group};
+  const auto [first_use_ms, max_wait_ms, priority, confidence] = hint;
+  const client::WarmHint converted{first_use_ms, max_wait_ms, priority, confidence};
+  without_gil([&] { return self.warm_prefix(query, converted); });
 }
 
 nb::tuple poll_query(Client& self, nb::bytes instance, const std::string& request_id, std::uint16_t group,
@@ -127,13 +147,27 @@ nb::tuple to_tuple(const client::Recovered& r) {
 }
 
 // groups: [(group, BlockHashes)], ascending
-nb::tuple read_recovery(Client& self, nb::bytes instance, const std::string& request_id,
-                        std::pair<std::uint64_t, std::uint64_t> tail, nb::list groups) {
+std::vector<client::RecoveryGroup> recovery_groups(nb::list groups) {
   std::vector<client::RecoveryGroup> parts;
   for (nb::handle item : groups) {
     auto entry = nb::cast<nb::tuple>(item);
     parts.push_back({nb::cast<std::uint16_t>(entry[0]), nb::cast<const BlockHashes&>(entry[1]).view()});
   }
+  return parts;
+}
+
+bool prepare_recovery(Client& self, nb::bytes instance, const std::string& request_id,
+                      std::pair<std::uint64_t, std::uint64_t> tail, nb::list groups) {
+  const auto parts = recovery_groups(groups);
+  bool begun = false;
+  const auto id = to_id<InstanceId>(instance);
+  without_gil([&] { return self.prepare_recovery(id, request_id, {tail.first, tail.second, parts}, begun); });
+  return begun;
+}
+
+nb::tuple read_recovery(Client& self, nb::bytes instance, const std::string& request_id,
+                        std::pair<std::uint64_t, std::uint64_t> tail, nb::list groups) {
+  const auto parts = recovery_groups(groups);
   client::Recovered out;
   const auto id = to_id<InstanceId>(instance);
   without_gil([&] { return self.read_recovery(id, request_id, {tail.first, tail.second, parts}, out); });
@@ -285,6 +319,8 @@ void bind_values(nb::module_& m) {
 }
 
 void bind_recoveries(nb::class_<Client>& c) {
+  c.def("prepare_recovery", &prepare_recovery, nb::arg("instance"), nb::arg("request_id"), nb::arg("tail"),
+        nb::arg("groups"));
   c.def("read_recovery", &read_recovery, nb::arg("instance"), nb::arg("request_id"), nb::arg("tail"),
         nb::arg("groups"))
       .def("poll_recovery", &poll_recovery, nb::arg("instance"), nb::arg("request_id"), nb::arg("revision"))
@@ -297,28 +333,22 @@ void bind_recoveries(nb::class_<Client>& c) {
           nb::arg("instance"), nb::arg("request_id"), nb::arg("revision"));
 }
 
-void bind_client(nb::module_& m) {
-  using Release = nb::call_guard<nb::gil_scoped_release>;
-  nb::class_<Client> c(m, "Client");
-  bind_recoveries(c);
-  c.def(nb::new_(&open), nb::arg("options"))
-      .def(
-          "wait_connected",
-          [](Client& self, std::uint32_t timeout_ms) {
-            without_gil([&] { return self.wait_connected(timeout_ms); });
-          },
-          nb::arg("timeout_ms"))
-      .def("register_rank", &register_rank, nb::arg("registration"))
-      .def(
-          "unregister",
-          [](Client& self, std::uint64_t registration) {
-            without_gil([&] { return self.unregister({registration}); });
-          },
-          nb::arg("registration"))
-      .def("query_candidates", &query_candidates, nb::arg("instance"), nb::arg("hashes"),
-           nb::arg("request_id"), nb::arg("group"))
+void bind_queries(nb::class_<Client>& c) {
+  c.def("query_candidates", &query_candidates, nb::arg("instance"), nb::arg("hashes"), nb::arg("request_id"),
+        nb::arg("group"))
       .def("query_prefetch", &query_prefetch, nb::arg("instance"), nb::arg("hashes"), nb::arg("request_id"),
+           nb::arg("group"), nb::arg("full_prefix"))
+      .def("prepare_prefix", &prepare_prefix, nb::arg("instance"), nb::arg("hashes"), nb::arg("request_id"),
            nb::arg("group"))
+      .def("warm_prefix", &warm_prefix, nb::arg("instance"), nb::arg("hashes"), nb::arg("request_id"),
+           nb::arg("group"), nb::arg("hint"))
+      .def(
+          "cancel_warm",
+          [](Client& self, nb::bytes instance, const std::string& request_id, std::uint16_t group) {
+            const auto id = to_id<InstanceId>(instance);
+            without_gil([&] { return self.cancel_warm(id, request_id, group); });
+          },
+          nb::arg("instance"), nb::arg("request_id"), nb::arg("group"))
       .def(
           "release",
           [](Client& self, nb::bytes lease) {
@@ -335,7 +365,28 @@ void bind_client(nb::module_& m) {
           },
           nb::arg("instance"), nb::arg("request_id"), nb::arg("group"), nb::arg("revision"))
       .def("poll_query", &poll_query, nb::arg("instance"), nb::arg("request_id"), nb::arg("group"),
-           nb::arg("revision"))
+           nb::arg("revision"));
+}
+
+void bind_client(nb::module_& m) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Client> c(m, "Client");
+  bind_queries(c);
+  bind_recoveries(c);
+  c.def(nb::new_(&open), nb::arg("options"))
+      .def(
+          "wait_connected",
+          [](Client& self, std::uint32_t timeout_ms) {
+            without_gil([&] { return self.wait_connected(timeout_ms); });
+          },
+          nb::arg("timeout_ms"))
+      .def("register_rank", &register_rank, nb::arg("registration"))
+      .def(
+          "unregister",
+          [](Client& self, std::uint64_t registration) {
+            without_gil([&] { return self.unregister({registration}); });
+          },
+          nb::arg("registration"))
       .def("ping", [](Client& self) { without_gil([&] { return self.ping(); }); })
       .def("start_save", &start_save, nb::arg("registration"), nb::arg("groups"), nb::arg("ready_stream"))
       .def("start_restore", &start_restore, nb::arg("registration"), nb::arg("loads"),

@@ -25,6 +25,7 @@ from orbitkv.client import (
     RestoreStatus,
     SaveHandle,
     SaveStatus,
+    WarmHint,
 )
 from orbitkv.errors import (
     Action,
@@ -67,4 +68,5 @@ __all__ = [
     "SaveHandle",
     "SaveNotSubmittedError",
     "SaveStatus",
+    "WarmHint",
 ]

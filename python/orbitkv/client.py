@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orbitkv import _core
 from orbitkv._core import NO_STREAM, BlockHashes, RecoveryContract
 from orbitkv._device import event_of, memory_of, stream_of
-from orbitkv.errors import OrbitKVError, SaveNotSubmittedError
+from orbitkv.errors import OrbitKVError, RetryLaterError, SaveNotSubmittedError
 from orbitkv.values import (
     Boundary,
     Group,
@@ -34,6 +34,7 @@ from orbitkv.values import (
     RestoreStatus,
     SaveHandle,
     SaveStatus,
+    WarmHint,
 )
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "RestoreStatus",
     "SaveHandle",
     "SaveStatus",
+    "WarmHint",
 ]
 
 NO_LEASE = bytes(16)
@@ -205,12 +207,46 @@ class CacheManagerClient:
 
         Ready at once if all of the run is in memory. Loading while blocks of it come from SSD:
         poll_query(), or ask again with the same request and hashes. That ends in Ready, with fewer blocks where
-        reading failed or took longer than the Manager's --load-wait. `wait_for_full_prefix`
-        concerns blocks of other hosts and changes nothing yet.
+        reading failed or took longer than the Manager's --load-wait. wait_for_full_prefix: where the
+        run ends at a block that another engine is saving, wait for it (--full-prefix-wait).
         """
-        del wait_for_full_prefix
-        found = self._core.query_prefetch(instance, self.hashes(hashes), req_id, group_id)
+        found = self._core.query_prefetch(instance, self.hashes(hashes), req_id, group_id, wait_for_full_prefix)
         return _query_answer(found, group_id)
+
+    def prepare_prefix(self, instance: bytes, hashes: Iterable[bytes], req_id: str, group_id: int = 0) -> bool:
+        """Ahead of need: loads what query_prefetch() of the same request and hashes would have to load.
+
+        That one then finds it. Unclaimed, it ends a second after it is ready, or when a query would
+        have to wait for what it holds; cancel_query() ends it. False: there is nothing to prepare,
+        or no room for it now.
+        """
+        return _begun(lambda: self._core.prepare_prefix(instance, self.hashes(hashes), req_id, group_id))
+
+    def warm_prefix(
+        self,
+        instance: bytes,
+        hashes: Iterable[bytes],
+        req_id: str,
+        hint: WarmHint | None = None,
+        group_id: int = 0,
+    ) -> bool:
+        """A hint that the list may be asked for: what is on SSD of it may be loaded while no query waits.
+
+        Leases and promises nothing. Another hint under the request takes its place. False: too many
+        hints live.
+        """
+        h = hint or WarmHint()
+        queue = (h.first_use_ms, h.max_wait_ms, h.priority, h.confidence)
+        listed = self.hashes(hashes)
+
+        def give() -> bool:
+            self._core.warm_prefix(instance, listed, req_id, group_id, queue)
+            return True
+
+        return _begun(give)
+
+    def cancel_warm(self, instance: bytes, req_id: str, group_id: int = 0) -> None:
+        self._core.cancel_warm(instance, req_id, group_id)
 
     def poll_query(self, instance: bytes, req_id: str, loading: QueryLoading) -> QueryReady | QueryLoading:
         """What query_prefetch() would answer to the same hashes, without sending them again.
@@ -258,6 +294,13 @@ class CacheManagerClient:
         """
         groups = [(group, self.hashes(hashes[group])) for group in sorted(hashes)]
         return _recovery_answer(self._core.read_recovery(instance, req_id, (origin, boundary), groups))
+
+    def prepare_recovery(
+        self, instance: bytes, hashes: Mapping[int, Iterable[bytes]], req_id: str, origin: int, boundary: int
+    ) -> bool:
+        """As prepare_prefix(), for read_recovery(); cancel_recovery() ends it."""
+        groups = [(group, self.hashes(hashes[group])) for group in sorted(hashes)]
+        return _begun(lambda: self._core.prepare_recovery(instance, req_id, (origin, boundary), groups))
 
     def poll_recovery(
         self, instance: bytes, req_id: str, loading: RecoveryLoading
@@ -423,9 +466,21 @@ class CacheManagerClient:
         self._lent[handle] = owned
 
 
-def _query_answer(found: tuple[int, bytes, bool, int, str], group_id: int) -> QueryReady | QueryLoading:
-    blocks, lease, loading, revision, why = found
-    return QueryLoading(blocks, group_id, revision) if loading else QueryReady(blocks, lease, revision, why)
+def _begun(prepare: Callable[[], bool]) -> bool:
+    """Work ahead of need is refused where there is no place for it: no reason to fail."""
+    try:
+        return prepare()
+    except RetryLaterError:
+        return False
+
+
+def _query_answer(
+    found: tuple[int, bytes, bool, int, str, bool], group_id: int
+) -> QueryReady | QueryLoading:
+    blocks, lease, loading, revision, why, admitted = found
+    if loading:
+        return QueryLoading(blocks, group_id, revision, admitted)
+    return QueryReady(blocks, lease, revision, why)
 
 
 def _recovery_answer(

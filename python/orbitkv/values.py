@@ -64,8 +64,8 @@ class QueryCandidates:
 class QueryReady:
     """The leading run is leased: restore it, or release the lease.
 
-    why: of a poll that ends with no blocks: "gone", "timeout", or "unknown" (the query ended,
-    was cancelled or replaced, or is of an earlier Manager).
+    why: of a poll that ends with no blocks: "gone", "timeout", "no_memory" (no budget), or "unknown"
+    (the query ended, was cancelled or replaced, or is of an earlier Manager).
     """
 
     hit_blocks: int
@@ -76,11 +76,29 @@ class QueryReady:
 
 @dataclass(frozen=True)
 class QueryLoading:
-    """The run is on its way from SSD into memory: poll_query(), ask again, or cancel_query()."""
+    """The run is on its way from SSD into memory: poll_query(), ask again, or cancel_query().
+
+    admitted: False where it waits for budget, or for blocks that others save; then it holds nothing.
+    """
 
     hit_blocks: int
     group_id: int = 0
     revision: int = field(default=0, compare=False)
+    admitted: bool = True
+
+
+@dataclass(frozen=True)
+class WarmHint:
+    """When a list may be needed, and how surely.
+
+    first_use_ms: from now, an estimate. max_wait_ms: the hint is of no use after that; 0: as long
+    as hints live (5 s). priority: larger first. confidence: 0 to 100.
+    """
+
+    first_use_ms: int = 0
+    priority: int = 0
+    confidence: int = 100
+    max_wait_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,7 +125,7 @@ class RecoveryReady:
 class RecoveryLoading:
     """Not all of it is in memory yet: poll_recovery(), ask again, or cancel_recovery().
 
-    admitted: False where it waits for room in memory; then it holds nothing.
+    admitted: False where it waits for budget or room in memory; then it holds nothing.
     """
 
     revision: int

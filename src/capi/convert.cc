@@ -81,6 +81,7 @@ orbitkv_hit from_ready(const client::Ready& in) {
   hit.loading = in.loading ? 1 : 0;
   hit.lease = from_lease(in.lease);
   hit.revision = in.ticket.revision;
+  hit.waits = in.admitted ? 0 : 1;
   return hit;
 }
 
@@ -139,7 +140,19 @@ Outcome to_query(const orbitkv_query* in, Query& out) {
   out.instance = to_instance(query.instance);
   out.request_id = query.request_id;
   out.group = query.group;
+  if (query.flags > ORBITKV_QUERY_WAIT_FOR_FULL_PREFIX) return reject("unknown flags of a query");
+  out.wait_for_full_prefix = query.flags != 0;
   return to_hashes(query.hashes, query.hash_count, out.hashes);
+}
+
+Outcome to_hint(const orbitkv_warm_hint* in, client::WarmHint& out) {
+  constexpr std::uint32_t kSure = 100;
+  orbitkv_warm_hint hint{};
+  Outcome outcome = read_sized(in, hint);
+  if (!outcome.ok()) return outcome;
+  if (hint.confidence > kSure) return reject("confidence is 0 to 100");
+  out = {hint.first_use_ms, hint.max_wait_ms, hint.priority, static_cast<std::uint8_t>(hint.confidence)};
+  return outcome;
 }
 
 Outcome to_recovery(const orbitkv_recovery* in, RecoveryQuery& out) {

@@ -11,13 +11,8 @@ namespace orbitkv::capi {
 Outcome to_options(const orbitkv_options* in, client::Options& out);
 Outcome to_registration(const orbitkv_memory* in, client::Registration& out);
 
-// Views of the caller's query.
-struct Query {
-  InstanceId instance;
-  std::span<const BlockHash> hashes;
-  std::string_view request_id;
-  std::uint16_t group = 0;
-};
+using Query = client::PrefixQuery;  // views of the caller's
+Outcome to_hint(const orbitkv_warm_hint* in, client::WarmHint& out);
 Outcome to_query(const orbitkv_query* in, Query& out);
 
 struct RecoveryQuery {

@@ -279,7 +279,7 @@ orbitkv_action orbitkv_query_prefetch(orbitkv_client* client, const orbitkv_quer
     outcome = orbitkv::capi::to_query(query, q);
     if (!outcome.ok()) return outcome;
     orbitkv::client::Ready ready;
-    outcome = c.query_prefetch(q.instance, q.hashes, q.request_id, q.group, ready);
+    outcome = c.query_prefetch(q, ready);
     if (!outcome.ok()) return outcome;
     orbitkv::capi::write_sized(orbitkv::capi::from_ready(ready), hit);
     return outcome;
@@ -302,6 +302,45 @@ orbitkv_action orbitkv_poll_query(orbitkv_client* client, const orbitkv_query* q
     if (!outcome.ok()) return outcome;
     orbitkv::capi::write_sized(orbitkv::capi::from_ready(ready), hit);
     return outcome;
+  });
+}
+
+orbitkv_action orbitkv_prepare_prefix(orbitkv_client* client, const orbitkv_query* query, bool* begun,
+                                      orbitkv_error* error) {
+  return with_client(client, error, [&](Client& c) {
+    if (begun == nullptr) return reject("begun is NULL");
+    orbitkv::capi::Query q;
+    Outcome outcome = orbitkv::capi::to_query(query, q);
+    return outcome.ok() ? c.prepare_prefix(q, *begun) : outcome;
+  });
+}
+
+orbitkv_action orbitkv_warm_prefix(orbitkv_client* client, const orbitkv_query* query,
+                                   const orbitkv_warm_hint* hint, orbitkv_error* error) {
+  return with_client(client, error, [&](Client& c) {
+    orbitkv::capi::Query q;
+    orbitkv::client::WarmHint converted;
+    Outcome outcome = orbitkv::capi::to_query(query, q);
+    if (outcome.ok()) outcome = orbitkv::capi::to_hint(hint, converted);
+    return outcome.ok() ? c.warm_prefix(q, converted) : outcome;
+  });
+}
+
+orbitkv_action orbitkv_cancel_warm(orbitkv_client* client, const orbitkv_query* query, orbitkv_error* error) {
+  return with_client(client, error, [&](Client& c) {
+    orbitkv::capi::Query q;
+    Outcome outcome = orbitkv::capi::to_query(query, q);
+    return outcome.ok() ? c.cancel_warm(q.instance, q.request_id, q.group) : outcome;
+  });
+}
+
+orbitkv_action orbitkv_prepare_recovery(orbitkv_client* client, const orbitkv_recovery* recovery, bool* begun,
+                                        orbitkv_error* error) {
+  return with_client(client, error, [&](Client& c) {
+    if (begun == nullptr) return reject("begun is NULL");
+    orbitkv::capi::RecoveryQuery query;
+    Outcome outcome = orbitkv::capi::to_recovery(recovery, query);
+    return outcome.ok() ? c.prepare_recovery(query.instance, query.request_id, query.set, *begun) : outcome;
   });
 }
 

@@ -45,6 +45,8 @@ struct Arguments {
   orbitkv_hit hit = ORBITKV_HIT_INIT;
   orbitkv_hash hash = {};
   orbitkv_recovery_group group = ORBITKV_RECOVERY_GROUP_INIT;
+  orbitkv_warm_hint hint = ORBITKV_WARM_HINT_INIT;
+  bool begun = false;
   orbitkv_recovery recovery = ORBITKV_RECOVERY_INIT;
   orbitkv_recovered recovered = ORBITKV_RECOVERED_INIT;
   orbitkv_operation operation = {0};
@@ -96,6 +98,10 @@ std::vector<Call> calls_of(Arguments& a) {
       {"cancel_query", [&](C c, E e) { return orbitkv_cancel_query(c, &a.query, e); }},
       {"read_recovery", [&](C c, E e) { return orbitkv_read_recovery(c, &a.recovery, &a.recovered, e); }},
       {"poll_recovery", [&](C c, E e) { return orbitkv_poll_recovery(c, &a.recovery, &a.recovered, e); }},
+      {"prepare_recovery", [&](C c, E e) { return orbitkv_prepare_recovery(c, &a.recovery, &a.begun, e); }},
+      {"prepare_prefix", [&](C c, E e) { return orbitkv_prepare_prefix(c, &a.query, &a.begun, e); }},
+      {"warm_prefix", [&](C c, E e) { return orbitkv_warm_prefix(c, &a.query, &a.hint, e); }},
+      {"cancel_warm", [&](C c, E e) { return orbitkv_cancel_warm(c, &a.query, e); }},
       {"cancel_recovery", [&](C c, E e) { return orbitkv_cancel_recovery(c, &a.recovery, 0, e); }},
       {"start_save",
        [&](C c, E e) { return orbitkv_start_save(c, kNoRegistration, &a.save, &a.operation, e); }},
@@ -156,6 +162,16 @@ TEST(Orbitkv, NoArgumentIsAnAnswerOfEveryCall) {
   EXPECT_EQ(orbitkv_read_recovery(c, nullptr, &a.recovered, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_read_recovery(c, &a.recovery, nullptr, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_cancel_recovery(c, nullptr, 0, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_prepare_recovery(c, &a.recovery, nullptr, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_prepare_prefix(c, &a.query, nullptr, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_warm_prefix(c, &a.query, nullptr, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_warm_prefix(c, nullptr, &a.hint, &e), ORBITKV_REJECT);
+  a.hint.confidence = 101;
+  EXPECT_EQ(orbitkv_warm_prefix(c, &a.query, &a.hint, &e), ORBITKV_REJECT);
+  EXPECT_STREQ(e.message, "confidence is 0 to 100");
+  a.query.flags = 2;
+  EXPECT_EQ(orbitkv_query_prefetch(c, &a.query, &a.hit, &e), ORBITKV_REJECT);
+  a.query.flags = 0;
   a.recovered.lease_capacity = 0;
   EXPECT_EQ(orbitkv_read_recovery(c, &a.recovery, &a.recovered, &e), ORBITKV_REJECT);
   EXPECT_STREQ(e.message, "leases has less room than there are groups");

@@ -41,7 +41,10 @@ TEST(Sized, VersionOneLaysItsStructsOutLikeThis) {
   EXPECT_EQ(offsetof(orbitkv_group, window_tokens), 20u);
   EXPECT_EQ(offsetof(orbitkv_memory, layer_count), 80u);
   EXPECT_EQ(offsetof(orbitkv_query, group), 48u);
+  EXPECT_EQ(offsetof(orbitkv_query, flags), 56u);
   EXPECT_EQ(offsetof(orbitkv_hit, lease), 16u);
+  EXPECT_EQ(offsetof(orbitkv_hit, waits), 40u);
+  EXPECT_EQ(offsetof(orbitkv_warm_hint, confidence), 20u);
   EXPECT_EQ(offsetof(orbitkv_recovery_group, hash_count), 24u);
   EXPECT_EQ(offsetof(orbitkv_recovery, group_count), 56u);
   EXPECT_EQ(offsetof(orbitkv_recovered, revision), 40u);

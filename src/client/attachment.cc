@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/fault.h"
@@ -19,6 +20,27 @@ constexpr std::size_t kRetiredBeforeSweep = 64;
 int ms_until(TimePoint deadline) {
   const std::int64_t ns = (deadline - monotonic_now()).ns;
   return ns <= 0 ? 0 : static_cast<int>((ns + 999'999) / 1'000'000);
+}
+
+struct Told {
+  std::vector<LeaseId> leases;
+  bool again = false;  // they were in a reply before: somebody may have them
+};
+
+Told leases_in(const wire::Reply& reply, const wire::Buffer& frame) {
+  Told told;
+  if (reply.code != Code::kOk) return told;
+  if (reply.opcode == wire::Opcode::kQuery) {
+    const auto answer = wire::decode_query_reply(frame);
+    if (!answer.ok() || !answer->lease) return told;
+    return {{answer->lease}, answer->again};
+  }
+  if (reply.opcode != wire::Opcode::kPoll && reply.opcode != wire::Opcode::kReadRecovery) return told;
+  const auto answer = wire::decode_ticket_reply(frame);
+  if (!answer.ok()) return told;
+  told.again = answer->again;
+  for (const wire::TicketLease& lease : answer->leases) told.leases.push_back(lease.lease);
+  return told;
 }
 }  // namespace
 
@@ -128,9 +150,9 @@ Result<Attachment::Call> Attachment::begin_call(wire::Opcode opcode, const Encod
 }
 
 std::optional<Result<wire::Buffer>> Attachment::poll_call(const Call& call) {
-  const auto reply = take_replies(call.command.request);
-  if (!reply) return std::nullopt;
-  auto result = take_reply(*reply);
+  auto taken = take_replies(call.command.request);
+  if (!taken) return std::nullopt;
+  auto result = read_reply(std::move(*taken));
   if (call.framed) free_slots_ |= 1u << call.command.slot;
   if (!unwanted_.empty()) release_unwanted();
   return result;
@@ -156,24 +178,6 @@ bool Attachment::send(wire::Command& command) {
 
 // ---- leases that nobody waits for any more ----
 
-std::vector<LeaseId> Attachment::leases_in(const wire::Reply& reply) {
-  const bool query = reply.opcode == wire::Opcode::kQuery;
-  const bool ticket = reply.opcode == wire::Opcode::kPoll || reply.opcode == wire::Opcode::kReadRecovery;
-  std::vector<LeaseId> out;
-  if (reply.code != Code::kOk || !(query || ticket)) return out;
-  wire::Buffer frame(reply.length);
-  std::memcpy(frame.data(), channel_->slot(reply.slot), frame.size());
-  if (query) {
-    const auto answer = wire::decode_query_reply(frame);
-    if (answer.ok() && answer->lease) out.push_back(answer->lease);
-    return out;
-  }
-  const auto answer = wire::decode_ticket_reply(frame);
-  if (!answer.ok()) return out;
-  for (const wire::TicketLease& lease : answer->leases) out.push_back(lease.lease);
-  return out;
-}
-
 // Nobody waits for the answers: they are late from the start.
 void Attachment::release_unwanted() {
   while (!unwanted_.empty() && free_slots_ != 0) {
@@ -186,7 +190,9 @@ void Attachment::release_unwanted() {
   }
 }
 
-std::optional<wire::Reply> Attachment::take_replies(std::uint64_t request) {
+// A lease that only late replies told is nobody's, and goes back. One that was told before may
+// be in use, whichever reply is late now.
+std::optional<Attachment::Taken> Attachment::take_replies(std::uint64_t request) {
   while (auto bytes = channel_->pop_reply()) {
     auto reply = wire::decode_reply(*bytes);
     if (!reply.ok() || reply->epoch != hello_.epoch) {
@@ -195,13 +201,16 @@ std::optional<wire::Reply> Attachment::take_replies(std::uint64_t request) {
       return std::nullopt;
     }
     if (reply->request == request) {
+      Taken taken{*reply, copy_frame(*reply)};
       // Asked again, the same list has the same lease.
-      if (unwanted_.empty()) return *reply;
-      for (const LeaseId& lease : leases_in(*reply)) unwanted_.erase(lease.bytes);
-      return *reply;
+      if (!unwanted_.empty())
+        for (const LeaseId& lease : leases_in(taken.reply, taken.frame).leases) unwanted_.erase(lease.bytes);
+      return taken;
     }
     if (auto late = late_.find(reply->request); late != late_.end()) {
-      for (const LeaseId& lease : leases_in(*reply)) unwanted_.insert(lease.bytes);
+      const Told told = leases_in(*reply, copy_frame(*reply));
+      for (const LeaseId& lease : told.leases)
+        if (!told.again) unwanted_.insert(lease.bytes);
       free_slots_ |= 1u << late->second;
       late_.erase(late);
     }
@@ -209,12 +218,17 @@ std::optional<wire::Reply> Attachment::take_replies(std::uint64_t request) {
   return std::nullopt;
 }
 
-Result<wire::Buffer> Attachment::take_reply(const wire::Reply& reply) {
+wire::Buffer Attachment::copy_frame(const wire::Reply& reply) {
   wire::Buffer frame(reply.length);
   if (reply.length > 0) std::memcpy(frame.data(), channel_->slot(reply.slot), reply.length);
-  if (reply.code == Code::kOk) return frame;
-  auto error = wire::decode_error_reply(frame);
-  return Error(reply.code, error.ok() ? std::string(error->text) : "the Manager refused without a text");
+  return frame;
+}
+
+Result<wire::Buffer> Attachment::read_reply(Taken taken) {
+  if (taken.reply.code == Code::kOk) return std::move(taken.frame);
+  auto error = wire::decode_error_reply(taken.frame);
+  return Error(taken.reply.code,
+               error.ok() ? std::string(error->text) : "the Manager refused without a text");
 }
 
 // ---- records ----

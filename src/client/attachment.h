@@ -112,12 +112,16 @@ class Attachment {
   Status greet();
   void start(shm::ClientChannel channel);
   Result<wire::Buffer> call_in_turn(wire::Opcode opcode, const Encode& encode, TimePoint deadline);
+  struct Taken {
+    wire::Reply reply;
+    wire::Buffer frame;
+  };
   // Takes what has come, late replies included; the answer to `request` if it was there.
-  std::optional<wire::Reply> take_replies(std::uint64_t request);
-  Result<wire::Buffer> take_reply(const wire::Reply& reply);
+  std::optional<Taken> take_replies(std::uint64_t request);
+  wire::Buffer copy_frame(const wire::Reply& reply);
+  static Result<wire::Buffer> read_reply(Taken taken);
   // Puts request_ into a free slot, and the command into the ring. False: that is full.
   bool send(wire::Command& command);
-  std::vector<LeaseId> leases_in(const wire::Reply& reply);
   void release_unwanted();
   void collect_retired();
 
@@ -135,7 +139,7 @@ class Attachment {
   std::uint64_t next_request_ = 1;
   std::uint32_t free_slots_ = 0;                  // bit = descriptor slot; a timed-out call keeps its own
   std::map<std::uint64_t, std::uint32_t> late_;   // request → slot of calls that timed out
-  std::set<std::array<std::byte, 16>> unwanted_;  // leases that came in late replies
+  std::set<std::array<std::byte, 16>> unwanted_;  // leases that were told in late replies alone
 
   std::mutex record_mutex_;
   std::vector<RecordRef> free_records_;  // with the last operation, 0 = never used

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <utility>
 
 #include "base/limits.h"
 #include "client/fake_manager_suite.h"
@@ -43,7 +44,9 @@ class Server {
       }
       if (command.opcode == wire::Opcode::kQuery) {
         wire::Buffer frame;
-        wire::encode(wire::QueryReply{0, 1, 1, Revision(5), kLease, {1}}, frame);
+        wire::QueryReply answer{0, 1, 1, Revision(5), kLease, {1}};
+        answer.again = std::exchange(told_, true);
+        wire::encode(answer, frame);
         manager_.channel().write_slot(command.slot, frame);
         reply.length = static_cast<std::uint32_t>(frame.size());
       }
@@ -53,6 +56,7 @@ class Server {
     }
   }
   FakeManager& manager_;
+  bool told_ = false;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
@@ -169,6 +173,21 @@ TEST(Attachment, ALeaseThatIsAskedForAgainIsKept) {
   });
   ASSERT_TRUE(link->call(wire::Opcode::kQuery, kQuery, 5000).ok());
   later.join();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(link->call(wire::Opcode::kPing, nullptr, 5000).ok());
+  EXPECT_EQ(server.released, 0);
+}
+
+// Its caller has it from an answer that was in time.
+TEST(Attachment, ALeaseThatWasToldInTimeOutlivesALateAnswer) {
+  FakeManager manager;
+  auto link = manager.attach();
+  Server server(manager);
+  ASSERT_TRUE(link->call(wire::Opcode::kQuery, kQuery, 5000).ok());
+  server.silent = true;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(link->call(wire::Opcode::kQuery, kQuery, 1).error().code(), Code::kReconnect);
+  }
+  server.silent = false;
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(link->call(wire::Opcode::kPing, nullptr, 5000).ok());
   EXPECT_EQ(server.released, 0);
 }

@@ -274,15 +274,54 @@ Outcome Client::query_candidates(InstanceId instance, std::span<const BlockHash>
   return {};
 }
 
-Outcome Client::query_prefetch(InstanceId instance, std::span<const BlockHash> hashes,
-                               std::string_view request_id, std::uint16_t group, Ready& out) {
-  wire::QueryRequest request{
-      instance, GroupId(group), wire::QueryMode::kRead, request_id, 0, 0, {}, impl_->options.early_leases};
-  auto result = run_query(request, hashes, impl_->commands());
+namespace {
+wire::QueryRequest read_request(const PrefixQuery& query) {
+  wire::QueryRequest request;
+  request.instance = query.instance;
+  request.group = GroupId(query.group);
+  request.mode = wire::QueryMode::kRead;
+  request.request_id = query.request_id;
+  return request;
+}
+}  // namespace
+
+Outcome Client::query_prefetch(const PrefixQuery& query, Ready& out) {
+  wire::QueryRequest request = read_request(query);
+  request.early_lease = impl_->options.early_leases;
+  request.full_prefix = query.wait_for_full_prefix;
+  auto result = run_query(request, query.hashes, impl_->commands());
   if (!result.ok()) return outcome_of(result);
   const std::uint32_t blocks = result->lease || result->loading ? result->hit_blocks : 0;
-  out = {blocks, result->lease, result->loading, {group, result->revision}};
+  out = {blocks, result->lease, result->loading, {query.group, result->revision}};
+  out.admitted = result->admitted;
   return {};
+}
+
+Outcome Client::prepare_prefix(const PrefixQuery& query, bool& begun) {
+  begun = false;
+  wire::QueryRequest request = read_request(query);
+  request.prepare = true;
+  auto result = run_query(request, query.hashes, impl_->commands());
+  if (!result.ok()) return outcome_of(result);
+  begun = result->loading;
+  return {};
+}
+
+Outcome Client::warm_prefix(const PrefixQuery& query, const WarmHint& hint) {
+  return outcome_of(run_warm({query.instance,
+                              GroupId(query.group),
+                              query.request_id,
+                              hint.first_use_ms,
+                              hint.max_wait_ms,
+                              hint.priority,
+                              hint.confidence,
+                              {}},
+                             query.hashes, impl_->commands()));
+}
+
+Outcome Client::cancel_warm(InstanceId instance, std::string_view request_id, std::uint16_t group) {
+  return outcome_of(
+      run_cancel({instance, GroupId(group), request_id, {}, wire::TicketKind::kWarm}, impl_->commands()));
 }
 
 Outcome Client::poll_query(InstanceId instance, std::string_view request_id, const Ticket& ticket,
@@ -291,7 +330,8 @@ Outcome Client::poll_query(InstanceId instance, std::string_view request_id, con
       run_poll({instance, GroupId(ticket.group), request_id, Revision(ticket.revision)}, impl_->commands());
   if (!reply.ok()) return outcome_of(reply);
   const LeaseId lease = reply->leases.empty() ? LeaseId{} : reply->leases[0].lease;
-  out = {reply->hit_blocks, lease, reply->state == wire::TicketState::kLoading, ticket, missing(*reply)};
+  out = {reply->hit_blocks, lease,          reply->state == wire::TicketState::kLoading, ticket,
+         missing(*reply),   reply->admitted};
   return {};
 }
 
@@ -301,6 +341,17 @@ Outcome Client::read_recovery(InstanceId instance, std::string_view request_id, 
       run_recovery({instance, request_id, set.origin, set.boundary, 0, 0, {}}, set.groups, impl_->commands());
   if (!reply.ok()) return outcome_of(reply);
   out = to_recovered(*reply);
+  return {};
+}
+
+Outcome Client::prepare_recovery(InstanceId instance, std::string_view request_id, const RecoverySet& set,
+                                 bool& begun) {
+  begun = false;
+  wire::RecoveryRequest request{instance, request_id, set.origin, set.boundary, 0, 0, {}};
+  request.prepare = true;
+  const auto reply = run_recovery(request, set.groups, impl_->commands());
+  if (!reply.ok()) return outcome_of(reply);
+  begun = reply->state == wire::TicketState::kLoading;
   return {};
 }
 

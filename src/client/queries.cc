@@ -41,6 +41,7 @@ Result<QueryResult> run_query(wire::QueryRequest request, std::span<const BlockH
     result.hit_blocks = reply.hit_blocks;
     result.lease = reply.lease;
     result.loading = reply.loading;
+    result.admitted = reply.admitted;
     result.revision = reply.revision.value;
     if (request.mode == wire::QueryMode::kRead) request.revision = reply.revision;
     if (request.mode != wire::QueryMode::kDiscover) continue;
@@ -91,6 +92,18 @@ Result<wire::TicketReply> run_poll(const wire::PollRequest& request, const SendC
   ORBITKV_ASSIGN_OR_RETURN(
       auto frame, command(wire::Opcode::kPoll, [&](wire::Buffer& out) { wire::encode(request, out); }));
   return wire::decode_ticket_reply(frame);
+}
+
+// As much of the list as one frame holds: it is a hint.
+Status run_warm(wire::WarmRequest request, std::span<const BlockHash> hashes, const SendCommand& command) {
+  constexpr std::uint8_t kSure = 100;
+  ORBITKV_RETURN_IF_ERROR(check_id(request.request_id));
+  if (request.confidence > kSure) return reject("the confidence of a hint is 0 to 100");
+  if (hashes.empty()) return ok_status();
+  const std::size_t most = wire::warm_hashes_per_frame(request.request_id.size());
+  request.hashes = hashes.first(std::min(most, hashes.size()));
+  const auto reply = command(wire::Opcode::kWarm, [&](wire::Buffer& out) { wire::encode(request, out); });
+  return reply.ok() ? ok_status() : Status(reply.error());
 }
 
 Status run_cancel(const wire::CancelQueryRequest& request, const SendCommand& command) {

@@ -20,7 +20,7 @@ using SendCommand = std::function<Result<wire::Buffer>(wire::Opcode, const Attac
 struct QueryResult {
   std::uint32_t hit_blocks = 0;
   LeaseId lease;
-  bool loading = false;
+  bool loading = false, admitted = true;
   std::uint64_t revision = 0;
   std::vector<std::uint32_t> resident, stored;  // discovery: positions
 };
@@ -30,6 +30,7 @@ Result<QueryResult> run_query(wire::QueryRequest request, std::span<const BlockH
 Result<wire::TicketReply> run_recovery(wire::RecoveryRequest request, std::span<const RecoveryGroup> groups,
                                        const SendCommand& command);
 Result<wire::TicketReply> run_poll(const wire::PollRequest& request, const SendCommand& command);
+Status run_warm(wire::WarmRequest request, std::span<const BlockHash> hashes, const SendCommand& command);
 Status run_cancel(const wire::CancelQueryRequest& request, const SendCommand& command);
 
 Missing missing(const wire::TicketReply& reply);

@@ -27,13 +27,18 @@ wire::Missing to_wire(cache::Missing why) {
 }
 wire::TicketReply to_wire(const cache::TicketAnswer& a) {
   wire::TicketReply out{to_wire(a.state), to_wire(a.why), a.missing, a.admitted,
-                        a.hit_blocks,     a.revision,     {}};
+                        a.hit_blocks,     a.revision,     {},        a.again};
   for (const cache::TicketLease& l : a.leases) out.leases.push_back({l.group, l.blocks, l.lease});
   return out;
 }
 
 cache::TicketKind to_core(wire::TicketKind kind) {
-  return kind == wire::TicketKind::kRecovery ? cache::TicketKind::kRecovery : cache::TicketKind::kPrefix;
+  switch (kind) {
+    case wire::TicketKind::kPrefix: break;
+    case wire::TicketKind::kRecovery: return cache::TicketKind::kRecovery;
+    case wire::TicketKind::kWarm: return cache::TicketKind::kWarm;
+  }
+  return cache::TicketKind::kPrefix;
 }
 
 }  // namespace
@@ -80,6 +85,7 @@ Status CommandServer::dispatch(Session& session, const wire::Command& command, T
     case wire::Opcode::kCancelQuery: return cancel(session);
     case wire::Opcode::kPoll: return poll(session, now);
     case wire::Opcode::kReadRecovery: return read_recovery(session, now);
+    case wire::Opcode::kWarm: return warm(session, now);
     case wire::Opcode::kPublishActivity: return publish_activity(now);
   }
   return reject("unknown command");
@@ -88,8 +94,9 @@ Status CommandServer::dispatch(Session& session, const wire::Command& command, T
 Status CommandServer::query(Session& session, TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_query_request(request_));
   const auto mode = in.mode == wire::QueryMode::kRead ? cache::QueryMode::kRead : cache::QueryMode::kDiscover;
-  const cache::QueryPart part{in.instance, in.group,  mode,           in.request_id, in.first,
-                              in.total,    in.hashes, in.early_lease, in.revision};
+  const cache::QueryPart part{in.instance, in.group,   mode,          in.request_id,
+                              in.first,    in.total,   in.hashes,     in.early_lease,
+                              in.revision, in.prepare, in.full_prefix};
   ORBITKV_ASSIGN_OR_RETURN(auto answer, core_.query(session.id(), part, now));
   wire::QueryReply out;
   out.first = in.first;
@@ -100,6 +107,8 @@ Status CommandServer::query(Session& session, TimePoint now) {
   out.resident = std::move(answer.resident);
   out.stored = std::move(answer.stored);
   out.loading = answer.loading;
+  out.admitted = answer.admitted;
+  out.again = answer.again;
   wire::encode(out, reply_);
   return ok_status();
 }
@@ -160,8 +169,9 @@ Status CommandServer::poll(Session& session, TimePoint now) {
 
 Status CommandServer::read_recovery(Session& session, TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_recovery_request(request_));
-  const cache::RecoveryPart part{in.instance, in.request_id, {in.origin, in.boundary}, in.first, in.total,
-                                 in.hashes,   in.revision};
+  const cache::RecoveryPart part{in.instance, in.request_id, {in.origin, in.boundary},
+                                 in.first,    in.total,      in.hashes,
+                                 in.revision, in.prepare};
   ORBITKV_ASSIGN_OR_RETURN(auto answer, core_.read_recovery(session.id(), part, now));
   wire::encode(to_wire(answer), reply_);
   return ok_status();
@@ -175,6 +185,13 @@ Status CommandServer::publish_activity(TimePoint now) {
                                    activity->oldest},
                reply_);
   return ok_status();
+}
+
+Status CommandServer::warm(Session& session, TimePoint now) {
+  ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_warm_request(request_));
+  const cache::WarmHint hint{milliseconds(in.first_use_ms), milliseconds(in.max_wait_ms), in.priority,
+                             in.confidence};
+  return core_.warm(session.id(), {in.instance, in.group, in.request_id, in.hashes, hint}, now);
 }
 
 }  // namespace orbitkv::daemon

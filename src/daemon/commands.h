@@ -29,6 +29,7 @@ class CommandServer {
   Status cancel(Session& session);
   Status poll(Session& session, TimePoint now);
   Status read_recovery(Session& session, TimePoint now);
+  Status warm(Session& session, TimePoint now);
   Status publish_activity(TimePoint now);
   // A prepared operation whose request the core refused ends here.
   void fail_if_prepared(Session& session, const cache::OperationKey& op, const Error& why);

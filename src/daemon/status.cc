@@ -125,6 +125,30 @@ json publishes_json(const std::optional<cache::PublishActivity>& of) {
           {"oldest_s", static_cast<double>(of->oldest.ns) / 1e9}};
 }
 
+json budgets_json(const cache::BudgetStats& b) {
+  return {{"limit", b.limit.value},
+          {"instance_limit", b.instance_limit.value},
+          {"used", b.used.value},
+          {"peak", b.peak.value},
+          {"speculative", b.speculative.value},
+          {"draining", b.draining.value},
+          {"waiting", b.waiting},
+          {"waits", b.waits},
+          {"ended", b.ended},
+          {"cut", b.cut},
+          {"bypassed", b.bypassed},
+          {"publisher_waits", b.publisher_waits},
+          {"prepared", b.prepared},
+          {"prepares", b.prepares},
+          {"claimed", b.claimed},
+          {"unclaimed", b.unclaimed},
+          {"gave_way", b.gave_way},
+          {"warms", b.warms},
+          {"hints", b.hints},
+          {"warmed", b.warmed},
+          {"warms_expired", b.warms_expired}};
+}
+
 json nodes_json(const mem::PoolStats& pool) {
   json nodes = json::array();
   for (const mem::NodeStats& node : pool.nodes)
@@ -173,6 +197,8 @@ std::string Manager::status_json() const {
                          {"ranks", instance.ranks},
                          {"world_size", instance.world_size},
                          {"leases", instance.leases},
+                         {"charged", instance.charged.value},
+                         {"waiting", instance.waiting},
                          {"publishes", publishes_json(host_->core().publish_activity(instance.id, now))}});
   json status = {{"version", kVersion},
                  {"incarnation", format_text("%016llx", static_cast<unsigned long long>(incarnation_.value))},
@@ -206,6 +232,7 @@ std::string Manager::status_json() const {
                  {"recoveries", core.recoveries},
                  {"recoveries_missed", core.recoveries_missed},
                  {"recovery_waits", core.recovery_waits},
+                 {"budgets", budgets_json(core.budgets)},
                  {"quarantined_extents", core.quarantined_extents},
                  {"stalls", host_->stalls().stats().stalls},
                  {"revivals", host_->stalls().stats().revivals},

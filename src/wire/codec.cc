@@ -118,6 +118,7 @@ std::string_view frame_name(FrameType type) {
     case FrameType::kPollRequest: return "poll request";
     case FrameType::kTicketReply: return "ticket reply";
     case FrameType::kRecoveryRequest: return "recovery request";
+    case FrameType::kWarmRequest: return "warm request";
     case FrameType::kActivityRequest: return "activity request";
     case FrameType::kActivityReply: return "activity reply";
     case FrameType::kErrorReply: return "error reply";

@@ -54,7 +54,7 @@ Error refuse(std::string_view what, std::uint64_t found) {
 
 bool known(std::uint16_t opcode) {
   return (opcode >= static_cast<std::uint16_t>(Opcode::kPing) &&
-          opcode <= static_cast<std::uint16_t>(Opcode::kReadRecovery)) ||
+          opcode <= static_cast<std::uint16_t>(Opcode::kWarm)) ||
          opcode == static_cast<std::uint16_t>(Opcode::kPublishActivity);
 }
 

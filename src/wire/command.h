@@ -24,6 +24,7 @@ enum class Opcode : std::uint16_t {
   kCancelQuery = 6,
   kPoll = 7,
   kReadRecovery = 8,
+  kWarm = 9,
   kPublishActivity = 16,
 };
 

@@ -74,7 +74,7 @@ inline bool within_limits(const ReleaseRequest& m) {
   return static_cast<bool>(m.lease);
 }
 inline bool within_limits(const CancelQueryRequest& m) {
-  return m.request_id.size() <= 256 && (m.kind == TicketKind::kPrefix || m.kind == TicketKind::kRecovery);
+  return m.request_id.size() <= 256 && m.kind >= TicketKind::kPrefix && m.kind <= TicketKind::kWarm;
 }
 inline bool within_limits(const PollRequest& m) {
   return m.request_id.size() <= 256 && m.revision.value > 0 &&
@@ -90,13 +90,16 @@ inline bool within_limits(const RecoveryRequest& m) {
   return m.request_id.size() <= 256 && !m.hashes.empty() && m.first + m.hashes.size() <= m.total &&
          m.total <= kMostHashes && m.origin < m.boundary;
 }
+inline bool within_limits(const WarmRequest& m) {
+  return m.request_id.size() <= 256 && !m.hashes.empty() && m.confidence <= 100;
+}
 inline bool within_limits(const TicketReply& m) {
   const bool ready = m.state == TicketState::kReady, missing = m.state == TicketState::kMissing;
   const auto good = [](const TicketLease& l) { return l.lease && l.blocks > 0 && l.blocks <= kMostHashes; };
   return m.hit_blocks <= kMostHashes && ready == !m.leases.empty() && m.leases.size() <= 16 &&
          std::all_of(m.leases.begin(), m.leases.end(), good) &&
          missing == (m.why > Missing::kNone && m.why <= Missing::kTooLarge) &&
-         (m.admitted || m.state == TicketState::kLoading);
+         (m.admitted || m.state == TicketState::kLoading) && (!m.again || ready);
 }
 inline bool within_limits(const ErrorReply& m) {
   return good_code(m.code) && m.text.size() <= 1024;
@@ -273,6 +276,8 @@ inline std::vector<DecoderCase> slot_cases() {
        probe_frame<decode_ticket_reply>},
       {"recovery_request", encoded(RecoveryRequest{kInstance, "req-1", 128, 512, 4, 6, kHashes, Revision(9)}),
        probe_frame<decode_recovery_request>},
+      {"warm_request", encoded(WarmRequest{kInstance, GroupId(2), "req-1", 40, 500, 7, 80, kHashes}),
+       probe_frame<decode_warm_request>},
       {"activity_request", encoded(ActivityRequest{kInstance}), probe_frame<decode_activity_request>},
       {"activity_reply", encoded(ActivityReply{1, 2, ByteCount(4096), 3, nanoseconds(5)}),
        probe_frame<decode_activity_reply>},

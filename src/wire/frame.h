@@ -34,6 +34,7 @@ enum class FrameType : std::uint16_t {
   kPollRequest = 10,
   kTicketReply = 11,
   kRecoveryRequest = 12,
+  kWarmRequest = 13,
   kActivityRequest = 16,
   kActivityReply = 17,
   // Plan bank.

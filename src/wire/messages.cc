@@ -12,7 +12,8 @@ namespace {
 // Fixed parts of the bodies; what follows them is counted in their fields.
 constexpr std::size_t kQueryRequestFixed = 48;
 constexpr std::size_t kQueryReplyFixed = 40;
-constexpr std::uint32_t kReplyLoading = 1, kReplyStored = 2;  // flags
+constexpr std::uint32_t kReplyLoading = 1, kReplyStored = 2, kReplyWaits = 4, kReplyAgain = 8;  // flags
+constexpr std::uint8_t kAskEarly = 1, kAskFull = 2, kAskPrepare = 4;                            // of a read
 constexpr std::size_t kPublishRequestFixed = 32;
 constexpr std::size_t kRestoreRequestFixed = 48;
 constexpr std::size_t kErrorFixed = 8;
@@ -68,7 +69,8 @@ void write_query(const QueryRequest& m, FrameBuilder& f) {
   f.array<std::byte>(m.instance.bytes);
   f.put(m.group.value);
   f.put(static_cast<std::uint8_t>(m.mode));
-  f.put(static_cast<std::uint8_t>(m.early_lease));
+  f.put(static_cast<std::uint8_t>((m.early_lease ? kAskEarly : 0) | (m.full_prefix ? kAskFull : 0) |
+                                  (m.prepare ? kAskPrepare : 0)));
   f.put(u16(m.request_id.size()));
   f.zeros(2);
   f.put(m.first);
@@ -108,8 +110,10 @@ Result<QueryRequest> decode_query_request(std::span<const std::byte> frame) {
   m.instance = in.name<InstanceId>();
   m.group = GroupId(in.get<std::uint16_t>());
   m.mode = static_cast<QueryMode>(in.get<std::uint8_t>());
-  const auto early = in.get<std::uint8_t>();
-  m.early_lease = early != 0;
+  const auto flags = in.get<std::uint8_t>();
+  m.early_lease = flags & kAskEarly;
+  m.full_prefix = flags & kAskFull;
+  m.prepare = flags & kAskPrepare;
   const auto id_bytes = in.get<std::uint16_t>();
   in.zeros(2);
   m.first = in.get<std::uint32_t>();
@@ -120,7 +124,7 @@ Result<QueryRequest> decode_query_request(std::span<const std::byte> frame) {
   in.require(m.mode == QueryMode::kDiscover || m.mode == QueryMode::kRead, "unknown mode");
   const bool goes_on = m.mode == QueryMode::kRead && m.first > 0;
   in.require((m.revision.value != 0) == goes_on, "a part and its revision do not fit");
-  in.require(early <= (m.mode == QueryMode::kRead ? 1 : 0), "unknown flags");
+  in.require(flags <= (m.mode == QueryMode::kRead ? kAskPrepare : 0), "unknown flags");
   in.require(id_bytes <= limits::kRequestIdBytes, "request id is too long");
   in.require(m.total <= kMaxHashes, "more hashes than a query may have");
   in.require(count > 0 || m.total == 0, "a part without hashes");
@@ -140,7 +144,8 @@ void encode(const QueryReply& m, Buffer& out) {
   f.put(m.first);
   f.put(m.count);
   f.put(m.hit_blocks);
-  f.put(static_cast<std::uint32_t>((m.loading ? kReplyLoading : 0) | (m.stored.empty() ? 0 : kReplyStored)));
+  f.put(static_cast<std::uint32_t>((m.loading ? kReplyLoading : 0) | (m.stored.empty() ? 0 : kReplyStored) |
+                                   (m.admitted ? 0 : kReplyWaits) | (m.again ? kReplyAgain : 0)));
   f.put(m.revision.value);
   f.array<std::byte>(m.lease.bytes);
   f.array<std::uint64_t>(m.resident);
@@ -158,8 +163,12 @@ Result<QueryReply> decode_query_reply(std::span<const std::byte> frame) {
   m.loading = flags & kReplyLoading;
   m.revision = Revision(in.get<std::uint64_t>());
   m.lease = in.name<LeaseId>();
-  in.require((flags & ~(kReplyLoading | kReplyStored)) == 0, "unknown flags");
+  m.admitted = (flags & kReplyWaits) == 0;
+  m.again = flags & kReplyAgain;
+  in.require(flags <= (kReplyLoading | kReplyStored | kReplyWaits | kReplyAgain), "unknown flags");
   in.require(!m.loading || !m.lease, "a lease of blocks that are still loading");
+  in.require(m.admitted || m.loading, "it waits and does not load");
+  in.require(!m.again || m.lease, "no lease was told before");
   in.require(m.count <= query_hashes_per_frame(0), "more hashes than a part may have");
   in.require(std::uint64_t{m.first} + m.count <= kMaxHashes, "a part beyond any query");
   in.require(m.hit_blocks <= kMaxHashes, "more hits than a query may have");

@@ -42,6 +42,8 @@ struct QueryRequest {
   // Read mode, of a part behind the first: as the reply to the part before it says, so that parts
   // of two lists never become one. Else 0.
   Revision revision = {};
+  bool full_prefix = false;  // read mode: waits for blocks that others are saving
+  bool prepare = false;      // read mode, without the two above: ahead of need, leases nothing
 };
 
 struct QueryReply {
@@ -54,6 +56,8 @@ struct QueryReply {
   // Bit i = it is not in memory but stored on SSD. As long as `resident`, or empty: none is.
   std::vector<std::uint64_t> stored = {};
   bool loading = false;  // read mode, last part: blocks are on their way into memory; ask again
+  bool admitted = true;  // false: loading, and waits for budget or for other publishers
+  bool again = false;    // the lease was told before
 };
 
 struct PublishRequest {
@@ -96,10 +100,10 @@ struct ReleaseRequest {
 };
 // Names a query by its request id and, with a revision, its list. Cancel: revision 0 is
 // whichever. Poll: it answers as the query would, without hashes.
-enum class TicketKind : std::uint8_t { kPrefix = 1, kRecovery = 2 };
+enum class TicketKind : std::uint8_t { kPrefix = 1, kRecovery = 2, kWarm = 3 };  // kWarm: cancel only
 struct CancelQueryRequest {
   InstanceId instance;
-  GroupId group;  // of a prefix; else 0
+  GroupId group;  // of a prefix or a warm hint; else 0
   std::string_view request_id;
   Revision revision;
   TicketKind kind = TicketKind::kPrefix;
@@ -121,6 +125,19 @@ struct RecoveryRequest {
   std::uint32_t first = 0, total = 0;
   std::span<const BlockHash> hashes;
   Revision revision = {};  // as in QueryRequest
+  bool prepare = false;    // likewise
+};
+
+// A list that may be asked for soon, and how soon and how surely. Answered without a frame.
+struct WarmRequest {
+  InstanceId instance;
+  GroupId group;
+  std::string_view request_id;
+  std::uint32_t first_use_ms = 0;  // from now
+  std::uint32_t max_wait_ms = 0;   // of no use after that; 0: as long as hints live
+  std::uint32_t priority = 0;      // larger first
+  std::uint8_t confidence = 0;     // 0..100
+  std::span<const BlockHash> hashes;
 };
 
 enum class TicketState : std::uint8_t {
@@ -146,10 +163,11 @@ struct TicketReply {
   TicketState state = TicketState::kUnknown;
   Missing why = Missing::kNone;  // missing
   GroupId missing;               // of a recovery: the first group that is not to be had
-  bool admitted = true;          // false: loading, and waits for room
+  bool admitted = true;          // false: loading, and waits for budget or room
   std::uint32_t hit_blocks = 0;
   Revision revision;
   std::vector<TicketLease> leases;  // ready: ascending by group
+  bool again = false;               // ready: it was told before
 };
 struct ErrorReply {
   Code code = Code::kBug;
@@ -183,6 +201,7 @@ std::size_t query_frame_bytes(const QueryRequest&);
 // How many blocks fit one descriptor slot; longer input is split there.
 std::uint32_t query_hashes_per_frame(std::size_t request_id_bytes);
 std::uint32_t recovery_hashes_per_frame(std::size_t request_id_bytes);
+std::uint32_t warm_hashes_per_frame(std::size_t request_id_bytes);
 std::uint32_t publish_blocks_per_frame();
 std::uint32_t restore_blocks_per_frame();
 
@@ -210,6 +229,7 @@ void encode(const ReleaseRequest&, Buffer& out);
 void encode(const CancelQueryRequest&, Buffer& out);
 void encode(const PollRequest&, Buffer& out);
 void encode(const RecoveryRequest&, Buffer& out);
+void encode(const WarmRequest&, Buffer& out);
 void encode(const TicketReply&, Buffer& out);
 void encode(const ActivityRequest&, Buffer& out);
 void encode(const ActivityReply&, Buffer& out);
@@ -235,6 +255,7 @@ Result<PollRequest> decode_poll_request(std::span<const std::byte> frame);
 Result<ActivityRequest> decode_activity_request(std::span<const std::byte> frame);
 Result<ActivityReply> decode_activity_reply(std::span<const std::byte> frame);
 Result<RecoveryRequest> decode_recovery_request(std::span<const std::byte> frame);
+Result<WarmRequest> decode_warm_request(std::span<const std::byte> frame);
 Result<TicketReply> decode_ticket_reply(std::span<const std::byte> frame);
 Result<ErrorReply> decode_error_reply(std::span<const std::byte> frame);
 Result<Plan> decode_plan(std::span<const std::byte> frame);

@@ -89,6 +89,56 @@ TEST(Messages, AQueryMayAskForAnEarlyLease) {
   EXPECT_TRUE(decode_query_request(encoded(asked))->early_lease);
 }
 
+TEST(Messages, AReadIsForNowOrAheadOfNeed) {
+  QueryRequest asked{kInstance, GroupId(0), QueryMode::kRead, "id", 0, 2, kHashes};
+  asked.full_prefix = asked.early_lease = true;
+  auto read = decode_query_request(encoded(asked));
+  EXPECT_TRUE(read->full_prefix && read->early_lease && !read->prepare);
+  asked.full_prefix = asked.early_lease = false;
+  asked.prepare = true;
+  read = decode_query_request(encoded(asked));
+  EXPECT_TRUE(!read->full_prefix && !read->early_lease && read->prepare);
+  RecoveryRequest set{kInstance, "id", 0, 64, 0, 2, kHashes};
+  EXPECT_FALSE(decode_recovery_request(encoded(set))->prepare);
+  set.prepare = true;
+  EXPECT_TRUE(decode_recovery_request(encoded(set))->prepare);
+}
+
+TEST(Messages, ALeaseSaysWhetherItWasToldBefore) {
+  QueryReply reply{0, 1, 1, Revision(7), kLease, {1}};
+  EXPECT_FALSE(decode_query_reply(encoded(reply))->again);
+  reply.again = true;
+  EXPECT_TRUE(decode_query_reply(encoded(reply))->again);
+  reply.lease = {};
+  EXPECT_EQ(decode_query_reply(encoded(reply)).error().message(), "query reply: no lease was told before");
+  QueryReply waits{0, 1, 1, Revision(7), {}, {1}, {}, true};
+  waits.admitted = false;
+  EXPECT_FALSE(decode_query_reply(encoded(waits))->admitted);
+  TicketReply ticket{TicketState::kReady, Missing::kNone,           {}, true, 1,
+                     Revision(7),         {{GroupId(0), 1, kLease}}};
+  EXPECT_FALSE(decode_ticket_reply(encoded(ticket))->again);
+  ticket.again = true;
+  EXPECT_TRUE(decode_ticket_reply(encoded(ticket))->again);
+  ticket.state = TicketState::kLoading;
+  ticket.leases.clear();
+  EXPECT_FALSE(decode_ticket_reply(encoded(ticket)).ok());
+}
+
+TEST(Messages, AHintFillsOneFrame) {
+  const std::vector<BlockHash> hashes(warm_hashes_per_frame(3));
+  EXPECT_GE(hashes.size(), 2000u);
+  const Buffer frame = encoded(WarmRequest{kInstance, GroupId(1), "abc", 5, 6, 7, 100, hashes});
+  EXPECT_LE(frame.size(), limits::kDescriptorSlotBytes);
+  const auto m = decode_warm_request(frame);
+  ASSERT_TRUE(m.ok()) << m.error().message();
+  EXPECT_EQ(m->hashes.size(), hashes.size());
+  EXPECT_EQ(m->request_id, "abc");
+  EXPECT_EQ(m->first_use_ms, 5u);
+  EXPECT_EQ(m->max_wait_ms, 6u);
+  EXPECT_EQ(m->priority, 7u);
+  EXPECT_EQ(m->confidence, 100u);
+}
+
 TEST(Messages, AReplySaysWhatIsStoredAndWhatLoads) {
   const Buffer frame = encoded(QueryReply{0, 65, 3, Revision(7), {}, {1, 0}, {0x8000000000000000, 1}, true});
   const auto m = decode_query_reply(frame);

@@ -134,7 +134,7 @@ constexpr std::size_t kBody = kFrameHeaderBytes;
 constexpr Violation kViolations[] = {
     {"command", 4, 2, 2, "ABI version 2"},
     {"command", 6, 0, 2, "unknown opcode 0"},
-    {"command", 6, 9, 2, "unknown opcode 9"},
+    {"command", 6, 10, 2, "unknown opcode 10"},
     {"command", 24, 16, 4, "descriptor slot 16"},
     {"command", 28, 65537, 4, "frame length 65537"},
     {"command", 28, 15, 4, "frame length 15"},
@@ -144,7 +144,8 @@ constexpr Violation kViolations[] = {
     {"reply", 32, 6, 2, "unknown code 6"},
     {"reply", 28, 8, 4, "frame length 8"},
     {"query_request", kBody + 18, 3, 1, "unknown mode"},
-    {"query_request", kBody + 19, 2, 1, "unknown flags"},
+    {"query_request", kBody + 19, 5, 1, "unknown flags"},
+    {"query_request", kBody + 19, 8, 1, "unknown flags"},
     {"query_request", kBody + 20, 257, 2, "request id is too long"},
     {"query_request", kBody + 28, (1u << 20) + 1, 4, "more hashes than a query"},
     {"query_request", kBody + 28, 5, 4, "beyond the whole query"},
@@ -156,7 +157,8 @@ constexpr Violation kViolations[] = {
     {"recovery_request", kBody + 56, 0, 1, "a part and its revision do not fit"},
     {"query_reply", kBody + 8, (1u << 20) + 1, 4, "more hits"},
     {"query_reply", kBody + 8, 0, 4, "lease without blocks"},
-    {"query_reply", kBody + 12, 6, 1, "unknown flags"},
+    {"query_reply", kBody + 12, 18, 1, "unknown flags"},
+    {"query_reply", kBody + 12, 6, 1, "waits and does not load"},
     {"query_reply", kBody + 12, 3, 1, "still loading"},
     {"query_reply", kBody + 40, 4, 1, "bits beyond"},
     {"query_reply", kBody + 48, 4, 1, "bits beyond"},
@@ -174,8 +176,9 @@ constexpr Violation kViolations[] = {
     {"restore_request", kBody + 40, 8193, 4, "too many"},
     {"restore_reply", kBody, 8193, 4, "more blocks"},
     {"cancel_query_request", kBody + 18, 300, 2, "request id is too long"},
-    {"cancel_query_request", kBody + 20, 3, 1, "unknown kind"},
+    {"cancel_query_request", kBody + 20, 4, 1, "unknown kind"},
     {"cancel_query_request", kBody + 20, 2, 1, "has no group"},
+    {"poll_request", kBody + 20, 3, 1, "unknown kind"},
     {"poll_request", kBody + 24, 0, 8, "no revision"},
     {"activity_reply", kBody, 64 * 1024, 4, "more publishes"},
     {"activity_reply", kBody + 24, std::uint64_t{1} << 63, 8, "older than can be"},
@@ -188,15 +191,19 @@ constexpr Violation kViolations[] = {
     {"ticket_reply", kBody + 4, (1u << 20) + 1, 4, "more hits"},
     {"ticket_reply", kBody + 16, 0, 2, "ready ticket without one"},
     {"ticket_reply", kBody + 16, 17, 2, "more leases than groups"},
-    {"ticket_reply", kBody + 18, 2, 1, "unknown flags"},
+    {"ticket_reply", kBody + 18, 3, 1, "unknown flags"},
     {"ticket_reply", kBody + 18, 1, 1, "does not load"},
     {"ticket_reply", kBody + 24 + 4, 0, 4, "without blocks"},
     {"ticket_reply", kBody + 48, 0, 2, "out of order"},
     {"recovery_request", kBody + 16, 257, 2, "request id is too long"},
+    {"recovery_request", kBody + 18, 2, 1, "unknown flags"},
     {"recovery_request", kBody + 24, 512, 8, "no tokens"},
     {"recovery_request", kBody + 44, (1u << 20) + 1, 4, "more pages"},
     {"recovery_request", kBody + 44, 5, 4, "beyond the whole"},
     {"recovery_request", kBody + 48, 0, 4, "without hashes"},
+    {"warm_request", kBody + 18, 257, 2, "request id is too long"},
+    {"warm_request", kBody + 20, 101, 1, "confidence above 100"},
+    {"warm_request", kBody + 36, 0, 4, "without hashes"},
     {"error_reply", kBody, 0, 2, "unknown code"},
     {"error_reply", kBody, 6, 2, "unknown code"},
     {"error_reply", kBody + 2, 1025, 2, "text is too long"},
@@ -256,6 +263,7 @@ std::string refusal_of(std::string_view name, const Buffer& bytes) {
   if (name == "poll_request") return text(decode_poll_request(bytes));
   if (name == "activity_reply") return text(decode_activity_reply(bytes));
   if (name == "recovery_request") return text(decode_recovery_request(bytes));
+  if (name == "warm_request") return text(decode_warm_request(bytes));
   if (name == "ticket_reply") return text(decode_ticket_reply(bytes));
   if (name == "error_reply") return text(decode_error_reply(bytes));
   if (name == "plan") return text(decode_plan(bytes));

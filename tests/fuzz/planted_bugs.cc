@@ -105,6 +105,8 @@ constexpr Bug kBugs[] = {
      [](View b) {
        return holds<decode_recovery_request>(b, [](auto& m) { return m.total == kMostHashes; });
      }},
+    {"warm_request",
+     [](View b) { return holds<decode_warm_request>(b, [](auto& m) { return m.group.value == 0xFFFF; }); }},
     {"error_reply",
      [](View b) { return holds<decode_error_reply>(b, [](auto& m) { return m.code == Code::kBug; }); }},
     {"plan",

@@ -111,6 +111,10 @@ TEST(Bootstrap, FlagsAreCheckedTogetherAtStart) {
   EXPECT_EQ(serve_fails(socket, log, {"--stall-after", "2"}).first, 2);
   EXPECT_EQ(serve_fails(socket, log, {"--stalled-engine", "ignore"}).first, 2);
   EXPECT_EQ(serve_fails(socket, log, {"--log-level", "loud"}).first, 2);
+  EXPECT_EQ(serve_fails(socket, log, {"--full-prefix-wait", "31"}).first, 2);
+  EXPECT_EQ(serve_fails(socket, log, {"--query-budget", "0%"}).first, 2);
+  EXPECT_EQ(serve_fails(socket, log, {"--query-budget", "50%x"}).first, 2);
+  EXPECT_EQ(serve_fails(socket, log, {"--query-budget", "50%", "--query-instance-budget", "60%"}).first, 2);
 }
 
 TEST(Bootstrap, SocketAndDirectoryAreClosedToOthersAndAStaleFileIsReplaced) {

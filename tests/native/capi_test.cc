@@ -128,6 +128,20 @@ class Capi : public testing::Test {
   CEngine engine{manager.socket(), 1};
 };
 
+TEST_F(Capi, WhatIsPreparedIsFoundByTheQuery) {
+  bool begun = false;
+  ASSERT_EQ(orbitkv_prepare_prefix(engine.client, &engine.query, &begun, &engine.error), ORBITKV_OK)
+      << engine.error.message;
+  EXPECT_TRUE(begun);
+  engine.query.flags = ORBITKV_QUERY_WAIT_FOR_FULL_PREFIX;
+  const orbitkv_lease lease = engine.lease(4);
+  EXPECT_EQ(orbitkv_release(engine.client, &lease, &engine.error), ORBITKV_OK);
+  engine.query.flags = 0;
+  orbitkv_warm_hint hint = ORBITKV_WARM_HINT_INIT;
+  EXPECT_EQ(orbitkv_warm_prefix(engine.client, &engine.query, &hint, &engine.error), ORBITKV_OK);
+  EXPECT_EQ(orbitkv_cancel_warm(engine.client, &engine.query, &engine.error), ORBITKV_OK);
+}
+
 TEST_F(Capi, PagesComeBackInAnotherClient) {
   CEngine other(manager.socket(), 2);
   other.lend();

@@ -12,11 +12,14 @@ from orbitkv import (
     CacheManagerClient,
     Group,
     Layer,
+    QueryLoading,
+    QueryReady,
     RecoveryContract,
     RecoveryLoading,
     RecoveryMissing,
     RecoveryReady,
     RejectedError,
+    WarmHint,
 )
 
 PAGES = pathlib.Path(__file__).parents[2] / "docs" / "queries.md"
@@ -27,8 +30,11 @@ COUNT = 16  # pages of the tail
 RULES = [(0, "prefix", None), (1, "window", 24), (2, "checkpoint", None)]
 
 
-def example():
-    return "\n".join(re.findall(r"```python\n(.*?)```", PAGES.read_text(), re.DOTALL))
+def example(text):
+    """The page's example in which this stands."""
+    found = [e for e in re.findall(r"```python\n(.*?)```", PAGES.read_text(), re.DOTALL) if text in e]
+    assert len(found) == 1
+    return found[0]
 
 
 def key(group, page):
@@ -75,7 +81,7 @@ def run_example(engine):
         "origin": 0, "end": COUNT * PAGE, "hashes": tail_hashes(), "time": time,
         "RecoveryContract": RecoveryContract, "RecoveryLoading": RecoveryLoading,
     }  # fmt: skip
-    exec(example().replace('"window", 100', '"window", 24'), names)
+    exec(example("query_boundaries").replace('"window", 100', '"window", 24'), names)
     return names
 
 
@@ -139,3 +145,103 @@ def test_long_lists_go_in_parts(engine):
     engine.save(2, [1])
     answer = engine.client.read_recovery(engine.client.instance_id, hashes, "r", 0, 5000 * PAGE)
     assert isinstance(answer, RecoveryReady)
+
+
+# ---- budgets, preparation, hints ----
+
+
+def test_what_does_not_fit_the_budget_waits_and_is_cut_at_the_limit():
+    with ManagerProcess(extra=["--query-budget", "50KiB", "--query-instance-budget", "50KiB"]) as manager:
+        engine = Engine(manager)
+        client, name = engine.client, engine.client.instance_id
+        engine.save(0, range(COUNT))
+        keys = [key(0, page) for page in range(COUNT)]
+        cut = client.query_prefetch(name, keys, "cut")
+        slots = cut.hit_blocks
+        assert 4 < slots < COUNT
+        assert manager.status()["budgets"]["cut"] == 1
+        waits = client.query_prefetch(name, keys[:4], "waits")
+        assert waits == QueryLoading(4, admitted=False)
+        assert client.poll_query(name, "waits", waits) == waits
+        budgets = manager.status()["budgets"]
+        assert budgets["waiting"] == 1
+        assert budgets["used"] <= budgets["limit"] == 50 * 1024
+        assert manager.status()["instances"][0]["charged"] == budgets["used"]
+        client.release(cut.lease)
+        ready = client.poll_query(name, "waits", waits)
+        assert isinstance(ready, QueryReady)
+        assert ready.hit_blocks == 4
+        client.release(ready.lease)
+        manager.wait_for(lambda s: s["budgets"]["used"] == 0, "every byte back")
+        client.close()
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A Manager whose blocks are on SSD only, and an engine of it."""
+    flags = ["--ssd-path", str(tmp_path / "store"), "--ssd-size", "128MiB", "--ssd-segment-size", "4MiB"]
+    with ManagerProcess(extra=[*flags, "--ssd-write-policy", "all"]) as manager:
+        engine = Engine(manager)
+        engine.save(0, range(COUNT))
+        manager.wait_for(lambda s: s["ssd"]["records"] >= COUNT, "all stored")
+        manager.command("evict", "--wait")
+        manager.wait_for(lambda s: s["blocks"] == 0, "memory is empty")
+        yield manager, engine
+        engine.client.close()
+
+
+def test_the_example_of_what_is_done_ahead(stored):
+    manager, engine = stored
+    names = {
+        "client": engine.client, "instance": engine.client.instance_id, "time": time,
+        "next_hashes": [key(0, page) for page in range(8)],
+        "later_hashes": [key(0, page) for page in range(12)],
+        "QueryLoading": QueryLoading, "WarmHint": WarmHint,
+    }  # fmt: skip
+    exec(example("prepare_prefix"), names)
+    assert names["answer"].hit_blocks == 8
+    manager.wait_for(lambda s: s["loads"]["loaded"] == 12, "the hint was served")
+    status = manager.status()
+    assert status["budgets"]["claimed"] == 1
+    assert status["budgets"]["hints"] == 1
+    assert status["budgets"]["speculative"] == 0
+    assert status["hits"] == 8
+    engine.client.release(names["answer"].lease)
+    manager.wait_for(lambda s: s["budgets"]["used"] == 0, "every byte back")
+
+
+def test_preparations_end_by_themselves_and_by_cancel(stored):
+    manager, engine = stored
+    client, name = engine.client, engine.client.instance_id
+    keys = [key(0, page) for page in range(4)]
+    for i in range(4):
+        assert client.prepare_prefix(name, keys, f"r{i}")
+    assert not client.prepare_prefix(name, keys, "one more")
+    assert not client.prepare_prefix(name, [key(9, 9)], "nowhere")
+    client.cancel_query(name, "r0")
+    assert manager.status()["budgets"]["prepared"] == 3
+    manager.wait_for(lambda s: s["budgets"]["prepared"] == 0, "unclaimed")
+    assert manager.status()["budgets"]["unclaimed"] == 3
+    assert client.warm_prefix(name, [key(9, 9)], "h")
+    client.cancel_warm(name, "h")
+    with pytest.raises(RejectedError, match="confidence"):
+        client.warm_prefix(name, keys, "h", WarmHint(confidence=101))
+
+
+def test_a_recovery_is_prepared(manager, engine):
+    client, name = engine.client, engine.client.instance_id
+    for group, pages in ((0, range(4)), (1, [2, 3]), (2, [3])):
+        engine.save(group, pages)
+    hashes = {0: [key(0, p) for p in range(4)], 1: [key(1, 2), key(1, 3)], 2: [key(2, 3)]}
+    assert client.prepare_recovery(name, hashes, "r", 0, 4 * PAGE)
+    assert isinstance(client.read_recovery(name, hashes, "r", 0, 4 * PAGE), RecoveryReady)
+    assert manager.status()["budgets"]["claimed"] == 1
+    client.cancel_recovery(name, "r")
+    assert not client.prepare_recovery(name, {**hashes, 2: [key(9, 9)]}, "r", 0, 4 * PAGE)
+
+
+def test_waiting_for_full_prefixes_without_publishers_is_no_wait(engine):
+    client, name = engine.client, engine.client.instance_id
+    engine.save(0, range(4))
+    keys = [key(0, page) for page in range(8)]
+    assert client.query_prefetch(name, keys, "r", wait_for_full_prefix=True).hit_blocks == 4

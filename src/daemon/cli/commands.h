@@ -25,7 +25,10 @@ struct ServeFlags {
   std::string pool_min;         // "": memory pressure does not shrink the pool
   std::string retire_headroom;  // "": a slab, or 1/16 of the pool
   std::uint32_t incomplete_ttl_s = 60;
-  std::uint32_t max_blocks = 0;  // 0: from the pool size
+  std::uint32_t max_blocks = 0;       // 0: from the pool size
+  std::string query_budget;           // "", a size, or "150%" of the pool
+  std::string query_instance_budget;  // likewise
+  std::uint32_t full_prefix_wait_s = 30;
   std::uint32_t spin_us = 50;
   std::uint32_t drain_s = 30;
   std::uint32_t stall_after_s = 30;  // 0: off

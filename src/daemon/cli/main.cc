@@ -55,6 +55,18 @@ void add_serve_ssd(CLI::App& serve, daemon::cli::ServeFlags& flags) {
       ->group("SSD");
 }
 
+void add_serve_queries(CLI::App& serve, daemon::cli::ServeFlags& flags) {
+  serve.add_option("--query-budget", flags.query_budget,
+                   "what leases may hold, each counted in full even where they share blocks: a size, or a\n"
+                   "share of the pool. What does not fit waits for its turn [400%]");
+  serve.add_option("--query-instance-budget", flags.query_instance_budget,
+                   "likewise of one engine [half of --query-budget]");
+  serve
+      .add_option("--full-prefix-wait", flags.full_prefix_wait_s,
+                  "seconds that a query which asks for it waits for blocks that another engine is saving")
+      ->capture_default_str();
+}
+
 void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
   CLI::App* serve =
       app.add_subcommand("serve", "Run the Manager of this host: engines attach to its socket.");
@@ -120,6 +132,7 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
           "report; kill: end its process (SIGKILL) if it still holds claimed copies after twice that time")
       ->capture_default_str();
   serve->add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
+  add_serve_queries(*serve, flags);
   add_serve_ssd(*serve, flags);
 }
 

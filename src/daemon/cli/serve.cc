@@ -116,7 +116,33 @@ Status check_durations(const ServeFlags& flags) {
   if (flags.incomplete_ttl_s == 0) return reject("--incomplete-ttl is at least 1 second");
   if (flags.load_wait_ms > 60'000)
     return reject("--load-wait is at most 60000 milliseconds: a request would hang");
+  if (flags.full_prefix_wait_s == 0 || flags.full_prefix_wait_s > 30)
+    return reject("--full-prefix-wait is 1 to 30 seconds: a request would hang");
   if (flags.spin_us > 1'000'000) return reject("--spin is at most 1000000 microseconds");
+  return ok_status();
+}
+
+Result<ByteCount> parse_share(const std::string& text, ByteCount whole) {
+  if (text.empty() || text.back() != '%') return parse_size(text);
+  char* end = nullptr;
+  const double percent = std::strtod(text.c_str(), &end);
+  const double bytes = percent / 100 * static_cast<double>(whole.value);
+  if (end != text.c_str() + text.size() - 1 || !(bytes >= 1) || bytes > 9e18)
+    return reject("'" + text + "' is no share of the pool; write for example 150%");
+  return ByteCount(static_cast<std::uint64_t>(bytes));
+}
+
+Status set_budgets(const ServeFlags& flags, ByteCount pool, cache::CoreConfig& core) {
+  core.query_budget = cache::kPoolsInQueryBudget * pool;
+  if (!flags.query_budget.empty()) {
+    ORBITKV_ASSIGN_OR_RETURN(core.query_budget, parse_share(flags.query_budget, pool));
+  }
+  core.query_instance_budget = ByteCount(std::max<std::uint64_t>(1, core.query_budget.value / 2));
+  if (flags.query_instance_budget.empty()) return ok_status();
+  ORBITKV_ASSIGN_OR_RETURN(core.query_instance_budget, parse_share(flags.query_instance_budget, pool));
+  if (core.query_instance_budget > core.query_budget)
+    return reject(
+        "--query-instance-budget is more than --query-budget: one engine cannot have more than all");
   return ok_status();
 }
 
@@ -151,6 +177,8 @@ Result<ServeOptions> check_together(const ServeFlags& flags) {
   if (!flags.retire_headroom.empty()) {
     ORBITKV_ASSIGN_OR_RETURN(options.slabs.headroom, parse_size(flags.retire_headroom));
   }
+  ORBITKV_RETURN_IF_ERROR(set_budgets(flags, options.pool.bytes, options.core));
+  options.core.full_prefix_wait = seconds(flags.full_prefix_wait_s);
   options.core.load_wait = milliseconds(flags.load_wait_ms);
   ORBITKV_ASSIGN_OR_RETURN(options.ssd, ssd_options(flags, options.pool.bytes));
   options.spin = microseconds(flags.spin_us);
