@@ -97,6 +97,24 @@ TEST(CoreBudget, without_budget_a_query_waits_and_holds_nothing) {
   EXPECT_EQ(s.stats().waits, 1u);
 }
 
+// The parts of a list that waits are told from those of another one under its name.
+TEST(CoreBudget, another_list_in_parts_takes_nothing_over_from_the_one_that_waits) {
+  Shop s;
+  const QueryAnswer one = s.read(0, 4, "one");
+  const std::vector<BlockHash> list = {hash_of(4), hash_of(5), hash_of(6)};
+  const std::vector<BlockHash> other = {hash_of(4), hash_of(7), hash_of(6)};
+  ASSERT_TRUE(s.ask_part(list, 0, 2).ok());
+  const QueryAnswer waits = *s.ask_part(list, 2, 1);
+  EXPECT_FALSE(waits.admitted);
+  const QueryAnswer begun = *s.ask_part(other, 0, 2);
+  EXPECT_NE(begun.revision, waits.revision);
+  const QueryAnswer asked = *s.ask_part(other, 2, 1);
+  EXPECT_EQ(asked.revision, begun.revision);
+  EXPECT_FALSE(asked.admitted);
+  s.release(one.lease);
+  EXPECT_EQ(s.poll(asked, "r").leases.at(0).blocks, 3u);
+}
+
 TEST(CoreBudget, what_was_admitted_late_loads_what_is_stored) {
   Shop s;
   const QueryAnswer one = s.read(0, 4, "one"), two = s.read(6, 6, "two");

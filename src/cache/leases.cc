@@ -303,13 +303,16 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
   return ok_status();
 }
 
-// True while the list that is being asked is the leased one.
+// True while the list that is being asked is the leased one, or the one that waits: of what
+// restart() would keep every block is compared.
 bool Leases::recognise(Lease& lease, const Seen& seen) {
   if (seen.part.total != lease.total || seen.part.full_prefix != lease.full) return false;
   ListDigest digest = lease.again_digest;
   for (std::size_t i = 0; i < seen.lookups.size(); ++i) {
     const std::size_t at = seen.part.first + i;
     if (at < lease.records.size() && seen.lookups[i].record != lease.records[at]) return false;
+    const bool kept = lease.kept != nullptr && at < lease.kept->hashes.size();
+    if (kept && seen.part.hashes[i] != lease.kept->hashes[at]) return false;
     digest.add(seen.lookups[i].hash);
   }
   if (seen.last() && digest != lease.digest) return false;

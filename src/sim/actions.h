@@ -20,6 +20,8 @@ enum class ActionKind : std::uint8_t {
   kDiscover,
   kRead,
   kRecover,  // all pages of a boundary, of all groups
+  kPrepare,  // either of them, ahead of need
+  kWarm,     // a hint
   kRestore,
   kRelease,
   kCancel,

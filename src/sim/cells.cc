@@ -68,8 +68,9 @@ constexpr Unreachable kUnreachable[] = {
     {"session", "stalled", "process_ended", "the host closes a session before its process has ended"},
     {"session", "closing", "closed", "the host closes a session once"},
     {"session", "gone", "closed", "the host closes a session once"},
+    {"publish", "claimed", "claim_seen", "what was seen to be claimed is not asked again"},
+    {"restore", "claimed", "claim_seen", "what was seen to be claimed is not asked again"},
     {"lease", "loading", "expire", "a wait that is over ends with what has landed"},
-    {"warm", "*", "*", "no client of a run gives hints"},
     {"record", "reserved", "failed",
      "a request that is refused is answered; the client takes its record back"},
 };
@@ -89,17 +90,17 @@ struct Met {
   const char* state;
 };
 constexpr Met kMet[] = {
-    {"session", "open"},     {"session", "stalled"},     {"session", "closing"},  {"publish", "waiting"},
-    {"publish", "reserved"}, {"publish", "granted"},     {"publish", "claimed"},  {"publish", "orphaned"},
-    {"restore", "awaiting"}, {"restore", "pinned"},      {"restore", "granted"},  {"restore", "claimed"},
-    {"restore", "orphaned"}, {"image", "lent"},          {"image", "sealed"},     {"image", "dropped"},
-    {"image", "loading"},    {"image", "load_failed"},   {"load", "queued"},      {"load", "submitted"},
-    {"lease", "collecting"}, {"lease", "loading"},       {"lease", "ready"},      {"lease", "consuming"},
-    {"lease", "missed"},     {"recovery", "collecting"}, {"recovery", "waiting"}, {"recovery", "loading"},
-    {"recovery", "ready"},   {"recovery", "missed"},     {"retire", "grants"},    {"retire", "claims"},
-    {"retire", "device"},    {"record", "reserved"},     {"record", "preparing"}, {"record", "granted"},
-    {"record", "active"},    {"record", "drained"},      {"record", "reaped"},    {"record", "failed"},
-    {"record", "revoked"},   {"record", "acknowledged"},
+    {"session", "open"},     {"session", "stalled"},   {"session", "closing"},     {"publish", "waiting"},
+    {"publish", "reserved"}, {"publish", "granted"},   {"publish", "claimed"},     {"publish", "orphaned"},
+    {"restore", "awaiting"}, {"restore", "pinned"},    {"restore", "granted"},     {"restore", "claimed"},
+    {"restore", "orphaned"}, {"image", "lent"},        {"image", "sealed"},        {"image", "dropped"},
+    {"image", "loading"},    {"image", "load_failed"}, {"load", "queued"},         {"load", "submitted"},
+    {"lease", "collecting"}, {"lease", "waiting"},     {"lease", "loading"},       {"lease", "ready"},
+    {"lease", "consuming"},  {"lease", "missed"},      {"recovery", "collecting"}, {"recovery", "waiting"},
+    {"recovery", "loading"}, {"recovery", "ready"},    {"recovery", "missed"},     {"retire", "grants"},
+    {"retire", "claims"},    {"retire", "device"},     {"record", "reserved"},     {"record", "preparing"},
+    {"record", "granted"},   {"record", "active"},     {"record", "drained"},      {"record", "reaped"},
+    {"record", "failed"},    {"record", "revoked"},    {"record", "acknowledged"},
 };
 // Who meets a state: faults, by their kinds, and retirements, by their states.
 constexpr std::size_t kMeeters = kActionKinds + kRetireStates.size();

@@ -27,8 +27,6 @@ std::optional<std::string> recount(const cache::Core& core, const mem::Pool& poo
   const mem::PoolStats used = pool.stats();
   if (used.used != census.held + used.quarantined)
     return differs("bytes of the pool in use", (census.held + used.quarantined).value, used.used.value);
-  if (stats.budgets.used != census.charged)
-    return differs("bytes that are charged", census.charged.value, stats.budgets.used.value);
   if (census.pins != census.pinned) return differs("pins of records", census.pinned, census.pins);
   const std::uint64_t operations = sum(census.publishes) + sum(census.restores);
   if (operations != stats.operations) return differs("open operations", operations, stats.operations);
@@ -36,6 +34,11 @@ std::optional<std::string> recount(const cache::Core& core, const mem::Pool& poo
     return differs("sealed images", at(census.images, ImageState::kSealed), stats.blocks);
   if (at(census.images, ImageState::kLent) != stats.inflight_images)
     return differs("images in flight", at(census.images, ImageState::kLent), stats.inflight_images);
+  if (census.charged != stats.budgets.used)
+    return differs("bytes charged to queries", census.charged.value, stats.budgets.used.value);
+  if (stats.budgets.used > stats.budgets.limit)
+    return differs("budget of queries, and what is charged", stats.budgets.limit.value,
+                   stats.budgets.used.value);
   if (census.tickets != stats.tickets) return differs("unfinished tickets", census.tickets, stats.tickets);
   if (sum(census.loads) != stats.loading) return differs("loads", sum(census.loads), stats.loading);
   if (at(census.images, ImageState::kLoading) != stats.loading)

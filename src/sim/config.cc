@@ -72,6 +72,18 @@ void draw_crowding(Random& random, Config& config) {
   config.core.reply_ttl = random.percent(20) ? milliseconds(100) : seconds(5);
 }
 
+// Often less than the pool, at times less than one list.
+void draw_budgets(Random& random, Config& config) {
+  if (random.percent(60)) {
+    config.core.query_budget = ByteCount(config.pool.value * random.between(1, 8) / 8);
+    if (random.percent(50))
+      config.core.query_instance_budget =
+          ByteCount(config.core.query_budget.value * random.between(1, 4) / 4);
+  }
+  config.core.prepare_ttl = random.percent(50) ? milliseconds(20) : seconds(1);
+  config.core.full_prefix_wait = random.percent(50) ? milliseconds(100) : seconds(2);
+}
+
 // One slab, or a few; with a single one a death takes all of the pool out of use.
 void draw_slabs(Random& random, Config& config) {
   const std::uint64_t count = random.between(1, 4);
@@ -128,13 +140,6 @@ void draw_weights(Random& random, Config& config) {
     if (static_cast<ActionKind>(i) == ActionKind::kStopEngine && config.stalls.after.ns > 0) weight *= 3;
     config.weights[i] = weight;
   }
-}
-
-// So little that queries wait for it, or as much as there is.
-void draw_budgets(Random& random, Config& config) {
-  if (random.percent(60)) return;
-  config.core.query_budget = ByteCount(config.pool.value * random.between(1, 8) / 4);
-  config.core.query_instance_budget = ByteCount(config.core.query_budget.value * random.between(1, 4) / 4);
 }
 
 }  // namespace

@@ -146,7 +146,9 @@ std::optional<std::string> Engine::overdue() const {
 
 Duration Engine::patience(TimePoint started) const {
   auto random = world_.random(0x9A71u, plan_.index, started.ns);
-  return random.percent(15) ? random.between(milliseconds(2), milliseconds(200)) : milliseconds(2);
+  // A result that nobody fetches goes after a while, and to ask then begins anew.
+  const Duration most{std::min(milliseconds(200).ns, world_.config().core.reply_ttl.ns / 2)};
+  return random.percent(15) ? random.between(milliseconds(2), most) : milliseconds(2);
 }
 
 // ---- pages ----
@@ -180,7 +182,15 @@ void Engine::unregister(const Action& action) {
 }
 
 void Engine::ask_status(const Action& action) {
-  if (usable()) workers_[action.words[1] % workers_.size()]->ask_status();
+  if (!usable()) return;
+  if (action.words[2] % 2 == 0) return workers_[action.words[1] % workers_.size()]->ask_status();
+  scheduler().call(
+      wire::Opcode::kPublishActivity,
+      [instance = instance_](wire::Buffer& out) { wire::encode(wire::ActivityRequest{instance}, out); },
+      [this](const Result<wire::Buffer>& reply) {
+        if (reply.ok() && !wire::decode_activity_reply(*reply).ok())
+          world_.fail("protocol", "what publishes do cannot be read");
+      });
 }
 
 }  // namespace orbitkv::sim

@@ -35,6 +35,8 @@ class Engine {
   void discover(const Action& action);
   void read(const Action& action);
   void recover(const Action& action);
+  void prepare(const Action& action);
+  void warm(const Action& action);
   void restore(const Action& action);
   void release(const Action& action);
   void cancel(const Action& action);
@@ -73,7 +75,7 @@ class Engine {
     std::string request_id;
     std::size_t group = 0;
     std::vector<BlockNumber> blocks;
-    bool read = false;
+    bool read = false, prepare = false, full_prefix = false;
     std::uint32_t asked = 0;  // blocks whose parts have been answered
     std::uint32_t step = 0;   // blocks a part
     Revision revision;        // of the parts so far
@@ -90,6 +92,7 @@ class Engine {
     };
     std::vector<Range> ranges;  // ascending by group
     std::vector<BlockHash> hashes;
+    bool prepare = false;
     std::uint32_t asked = 0, step = 0;
     Revision revision;
     TimePoint started;
@@ -129,6 +132,10 @@ class Engine {
   void hold(const Question& question, LeaseId lease, std::uint32_t blocks);
   void check_written(std::size_t group, BlockNumber block);
   void check_visible(const Question& question, const wire::QueryReply& reply);
+  std::shared_ptr<Question> question_of(const Action& action) const;
+  std::shared_ptr<Recovery> recovery_of(const Action& action) const;
+  template <class Asked>
+  void ask_ahead(const std::shared_ptr<Asked>& question, std::uint64_t word);
   void ask(std::shared_ptr<Recovery> recovery);
   void on_reply(const std::shared_ptr<Recovery>& recovery, const Result<wire::Buffer>& reply);
   void wait_for(const std::shared_ptr<Recovery>& recovery);

@@ -27,17 +27,21 @@ void Engine::discover(const Action& action) {
   ask(question);
 }
 
-void Engine::read(const Action& action) {
-  if (!usable()) return;
-  const std::string request_id = "r" + std::to_string(action.words[3] % 6);
-  const std::size_t group = (action.words[3] >> 8) % space().groups.size();
-  // Others of the same name may be under way: the parts of their lists interleave.
+std::shared_ptr<Engine::Question> Engine::question_of(const Action& action) const {
   auto question = std::make_shared<Question>();
   question->read = true;
-  question->request_id = request_id;
-  question->group = group;
+  question->request_id = "r" + std::to_string(action.words[3] % 6);
+  question->group = (action.words[3] >> 8) % space().groups.size();
   question->blocks = pick_blocks(action);
   if (action.words[3] % 5 == 0) question->step = 1 + static_cast<std::uint32_t>(question->blocks.size() / 2);
+  return question;
+}
+
+// Others of the same name may be under way: the parts of their lists interleave.
+void Engine::read(const Action& action) {
+  if (!usable()) return;
+  auto question = question_of(action);
+  question->full_prefix = (action.words[3] >> 24) % 10 == 0;
   ask(question);
 }
 
@@ -56,7 +60,9 @@ void Engine::ask(std::shared_ptr<Question> q) {
     request.total = total;
     request.hashes = hashes;
     if (q->read && q->asked > 0) request.revision = q->revision;
-    request.early_lease = asks_early();
+    request.prepare = q->prepare;
+    request.full_prefix = q->full_prefix;
+    request.early_lease = asks_early() && !q->prepare && !q->full_prefix;
     wire::encode(request, out);
   };
   scheduler().call(wire::Opcode::kQuery, encode,
@@ -82,13 +88,17 @@ void Engine::on_reply(const std::shared_ptr<Question>& q, const Result<wire::Buf
   q->asked = reply->first + reply->count;
   q->revision = reply->revision;
   if (q->asked < q->blocks.size()) return ask(q);
+  if (q->prepare && reply->lease) return world_.fail("protocol", "a preparation has a lease");
+  if (q->prepare) return;
   if (reply->loading) return wait_for(q, reply->revision);
   if (reply->lease) hold(*q, reply->lease, reply->hit_blocks);
 }
 
 // Asks again after a while: by its ticket, or with the whole list.
 void Engine::wait_for(const std::shared_ptr<Question>& q, Revision revision) {
-  if (world_.now() > q->started + world_.config().core.load_wait + kSlack + (world_.delays() - q->delays))
+  const cache::CoreConfig& core = world_.config().core;
+  const Duration wait = q->full_prefix ? std::max(core.load_wait, core.full_prefix_wait) : core.load_wait;
+  if (world_.now() > q->started + wait + kSlack + (world_.delays() - q->delays))
     return world_.fail("waits", "a query is still loading after its deadline");
   q->asked = 0;
   world_.events().after(patience(q->started), [this, q, revision, alive = alive_, generation = generation_] {

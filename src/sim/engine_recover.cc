@@ -22,8 +22,7 @@ model::RecoveryContract contract_of(const SpacePlan& space) {
 }
 }  // namespace
 
-void Engine::recover(const Action& action) {
-  if (!usable()) return;
+std::shared_ptr<Engine::Recovery> Engine::recovery_of(const Action& action) const {
   const auto chain = static_cast<std::uint32_t>(action.words[1] % world_.config().chains);
   const std::uint64_t pages = pick_blocks(action).size();
   auto r = std::make_shared<Recovery>();
@@ -41,16 +40,22 @@ void Engine::recover(const Action& action) {
     }
   }
   if (action.words[3] % 5 == 0) r->step = 1 + static_cast<std::uint32_t>(r->hashes.size() / 2);
-  ask(r);
+  return r;
+}
+
+void Engine::recover(const Action& action) {
+  if (usable()) ask(recovery_of(action));
 }
 
 void Engine::ask(std::shared_ptr<Recovery> r) {
   const auto total = static_cast<std::uint32_t>(r->hashes.size());
   const std::uint32_t count = std::min(r->step == 0 ? total : r->step, total - r->asked);
   const auto encode = [this, r, total, count](wire::Buffer& out) {
-    wire::RecoveryRequest request{instance_, r->request_id, r->origin, r->boundary, r->asked, total, {}, {}};
+    wire::RecoveryRequest request{instance_, r->request_id, r->origin, r->boundary, r->asked, total, {},
+                                  {},        false};
     request.hashes = std::span(r->hashes).subspan(r->asked, count);
     if (r->asked > 0) request.revision = r->revision;
+    request.prepare = r->prepare;
     wire::encode(request, out);
   };
   scheduler().call(
@@ -79,6 +84,8 @@ void Engine::on_reply(const std::shared_ptr<Recovery>& r, const Result<wire::Buf
   if (!last && reply->state != wire::TicketState::kLoading)
     return world_.fail("protocol", "a part of a recovery has a result");
   if (!last) return ask(r);
+  if (r->prepare && !reply->leases.empty()) return world_.fail("protocol", "a preparation has leases");
+  if (r->prepare) return;
   if (reply->state == wire::TicketState::kLoading) return wait_for(r);
   if (reply->state == wire::TicketState::kReady) hold(*r, *reply);
 }
@@ -172,16 +179,64 @@ void Engine::poll_old(const Action& action) {
 
 void Engine::cancel(const Action& action) {
   if (!usable()) return;
-  const bool prefix = (action.words[3] >> 20) % 3 != 0;
-  const std::string request_id = (prefix ? "r" : "v") + std::to_string(action.words[3] % 6);
-  const GroupId named = prefix ? group((action.words[3] >> 8) % space().groups.size()).id : GroupId();
-  const auto kind = prefix ? wire::TicketKind::kPrefix : wire::TicketKind::kRecovery;
+  constexpr wire::TicketKind kKinds[] = {wire::TicketKind::kPrefix, wire::TicketKind::kPrefix,
+                                         wire::TicketKind::kRecovery, wire::TicketKind::kWarm};
+  constexpr const char* kNames[] = {"r", "r", "v", "w"};
+  const std::size_t which = (action.words[3] >> 20) % std::size(kKinds);
+  const std::string request_id = kNames[which] + std::to_string(action.words[3] % 6);
+  const wire::TicketKind kind = kKinds[which];
+  const bool recovery = kind == wire::TicketKind::kRecovery;
+  const GroupId named = recovery ? GroupId() : group((action.words[3] >> 8) % space().groups.size()).id;
   scheduler().call(
       wire::Opcode::kCancelQuery,
       [instance = instance_, named, request_id, kind](wire::Buffer& out) {
         wire::encode(wire::CancelQueryRequest{instance, named, request_id, {}, kind}, out);
       },
       [](const auto&) {});
+}
+
+// ---- ahead of need ----
+
+// Most of what is prepared is asked for soon.
+template <class Asked>
+void Engine::ask_ahead(const std::shared_ptr<Asked>& question, std::uint64_t word) {
+  question->prepare = true;
+  ask(question);
+  if (word % 5 == 0) return;
+  auto again = std::make_shared<Asked>(*question);
+  again->prepare = false;
+  const Duration soon = microseconds(static_cast<std::int64_t>((word >> 8) % 20'000));
+  world_.events().after(soon, [this, again, alive = alive_, generation = generation_] {
+    if (*alive == generation && usable()) ask(again);
+  });
+}
+
+void Engine::prepare(const Action& action) {
+  if (!usable()) return;
+  if ((action.words[3] >> 30) % 3 == 0) return ask_ahead(recovery_of(action), action.words[2]);
+  ask_ahead(question_of(action), action.words[2]);
+}
+
+void Engine::warm(const Action& action) {
+  if (!usable()) return;
+  const std::uint64_t word = action.words[3];
+  const GroupId named = group((word >> 8) % space().groups.size()).id;
+  std::vector<BlockHash> hashes;
+  for (const BlockNumber block : pick_blocks(action)) hashes.push_back(hash_of(block));
+  const auto encode = [instance = instance_, named, word, hashes = std::move(hashes)](wire::Buffer& out) {
+    const std::string request_id = "w" + std::to_string(word % 6);
+    wire::WarmRequest request;
+    request.instance = instance;
+    request.group = named;
+    request.request_id = request_id;
+    request.first_use_ms = static_cast<std::uint32_t>((word >> 16) % 1000);
+    request.max_wait_ms = (word >> 32) % 2 ? static_cast<std::uint32_t>((word >> 32) % 500) : 0;
+    request.priority = static_cast<std::uint32_t>((word >> 42) % 4);
+    request.confidence = static_cast<std::uint8_t>((word >> 44) % 101);
+    request.hashes = hashes;
+    wire::encode(request, out);
+  };
+  scheduler().call(wire::Opcode::kWarm, encode, [](const auto&) {});
 }
 
 // ---- bounds ----

@@ -185,7 +185,9 @@ void ManagerNode::turn() {
   auto random = world_.random(0x7074u, ++turns_);
   if (busy) {
     last_busy_ = world_.now();
-    return schedule(random.between(time.least, time.most));
+    // Steps of a retirement lie apart at times, so that others come in between.
+    const bool retires = retire_state_ != cache::RetireState::kIdle && random.percent(50);
+    return schedule(random.between(time.least, retires ? milliseconds(1) : time.most));
   }
   if (world_.config().sleeps && !host_->prepare_sleep()) {
     host_->cancel_sleep();

@@ -178,6 +178,10 @@ void World::check_quiet() {
   nothing(stats.operations, "operations");
   nothing(stats.leases, "leases");
   nothing(stats.tickets, "tickets");
+  nothing(stats.budgets.used.value, "charged bytes");
+  nothing(stats.budgets.waiting, "queries in line");
+  nothing(stats.budgets.prepared, "preparations");
+  nothing(stats.budgets.warms, "hints");
   nothing(stats.leased.value, "leased bytes");
   nothing(stats.inflight_images, "images in flight");
   nothing(stats.loading, "loads");

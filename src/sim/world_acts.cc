@@ -35,6 +35,8 @@ void World::act_engine(const Action& action) {
     case ActionKind::kDiscover: return engine.discover(action);
     case ActionKind::kRead: return engine.read(action);
     case ActionKind::kRecover: return engine.recover(action);
+    case ActionKind::kPrepare: return engine.prepare(action);
+    case ActionKind::kWarm: return engine.warm(action);
     case ActionKind::kRestore: return engine.restore(action);
     case ActionKind::kRelease: return engine.release(action);
     case ActionKind::kCancel: return engine.cancel(action);
