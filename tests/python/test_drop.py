@@ -1,9 +1,10 @@
 """`orbitkv drop` against a Manager: by digest, scope and age, from memory and from SSD."""
 
+import re
 import subprocess
 
 import pytest
-from manager_process import ManagerProcess, binary
+from manager_process import ROOT, ManagerProcess, binary
 from orbitkv import RejectedError
 from test_ssd import Engine, manager_on
 
@@ -73,6 +74,19 @@ def test_what_was_just_used_is_not_old(filled):
     manager, engines = filled
     assert manager.command("drop", "--older-than", "1m")["evicted"] == 0
     assert manager.status()["blocks"] == 9
+
+
+def test_the_commands_of_the_page_are_understood(filled):
+    page = (ROOT / "docs/eviction.md").read_text()
+    commands = re.findall(r"^orbitkv drop (.*?) *(?:#.*)?$", page, re.MULTILINE)
+    assert len(commands) >= 5
+    for command in commands:
+        done = subprocess.run(
+            [binary(), "drop", *command.split(), "--dry-run", "--bootstrap-socket", filled[0].socket],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        refused = re.search("begins with|has the scope|no engine has registered", done.stderr)
+        assert done.returncode == 0 or (done.returncode == 1 and refused), (command, done.stderr)
 
 
 @pytest.mark.parametrize(
