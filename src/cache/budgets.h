@@ -43,7 +43,6 @@ class Budgets {
   void hold(ChargeIndex charge);
   // The last drop returns it.
   void drop(ChargeIndex charge);
-  bool held_once(ChargeIndex charge) const { return charges_[charge.value].holds == 1; }
   void shrink(ChargeIndex charge, ByteCount to);
   // Speculation that somebody asks for now: always fits, since its share lies within the limits.
   void promote(ChargeIndex charge);

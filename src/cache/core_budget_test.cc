@@ -264,6 +264,25 @@ TEST(CoreBudget, whoever_joins_a_draining_read_carries_it) {
   EXPECT_EQ(s.stats().draining, ByteCount(0));
 }
 
+TEST(CoreBudget, a_read_is_charged_past_the_restore_that_waited_for_it) {
+  Shop s(12, 12);
+  const auto list = hashes(2, 8);  // the last two are stored
+  QueryPart part = s.t->part(list, "early");
+  part.early_lease = true;
+  ASSERT_TRUE(s.t->core->query(s.a.scheduler, part, s.t->now).ok());
+  s.t.loaded(8);
+  const auto early = s.t->core->query(s.a.scheduler, part, s.t->now);
+  ASSERT_TRUE(early.ok() && early->lease);
+  const OperationKey op = s.t->next_op(s.a.worker);
+  ASSERT_TRUE(s.t->restore(op, s.a.registration, early->lease, blocks(0, 8)).ok());
+  EXPECT_EQ(s.used(), 9u) << "of the restore, and the read for itself";
+  s.t.wait(seconds(5));
+  EXPECT_TRUE(s.t->ports.failed.contains(op));
+  EXPECT_EQ(s.used(), 1u);
+  s.t.all_loaded();
+  EXPECT_EQ(s.used(), 0u);
+}
+
 TEST(CoreBudget, a_timeout_shrinks_the_charge_to_what_had_landed) {
   Shop s;
   const QueryAnswer one = s.read(6, 4, "one");

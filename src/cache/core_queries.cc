@@ -91,7 +91,7 @@ Status Core::release(SessionId session_id, LeaseId id) {
     return reject("the lease belongs to another instance");
   }
   impl_->leases.release(*lease);
-  impl_->wake(impl_->latest);
+  if (impl_->line.count() > 0) impl_->wake(impl_->latest);
   return ok_status();
 }
 

@@ -595,7 +595,7 @@ class Walk {
     const Census census = w_.core->census();
     EXPECT_EQ(census.pins, census.pinned);
     EXPECT_EQ(s.budgets.used, census.charged);
-    EXPECT_LE(s.budgets.used, s.budgets.limit);
+    EXPECT_LE(s.budgets.used - s.budgets.draining, s.budgets.limit);
     EXPECT_EQ(w_.used(), census.held + s.quarantined);
     EXPECT_EQ(census.images[static_cast<std::size_t>(ImageState::kSealed)], s.blocks);
     EXPECT_EQ(s.quarantined_extents, quarantined_.size());

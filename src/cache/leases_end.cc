@@ -157,11 +157,11 @@ void Leases::unpin_from(std::uint32_t index, std::size_t kept, AccountIndex drai
   lease.records.resize(kept);
 }
 
-// Its pins and its hold on the charge. While restores hold that, it covers the reads as well.
+// Its pins and its hold on the charge. Its reads are charged for themselves until they end, also
+// while restores hold that charge: one may end before what it waits for.
 void Leases::give_up(std::uint32_t index) {
   Lease& lease = leases_[index];
-  const bool last = lease.charge != kNoCharge && budgets_.held_once(lease.charge);
-  unpin_from(index, 0, last ? lease.account : kNoAccount);
+  unpin_from(index, 0, lease.account);
   if (lease.charge != kNoCharge) budgets_.drop(lease.charge);
   lease.charge = kNoCharge;
 }

@@ -86,7 +86,6 @@ void Loads::leave(RecordId record, const LoadWaiter& waiter, AccountIndex accoun
   const std::uint32_t index = p_.images.tag(record);
   if (!load.waiters.empty()) return go_on_without(index, waiter.lease);
   if (load.state == LoadState::kSubmitted) {
-    if (account == kNoAccount) return;
     load.drainer = account;
     p_.budgets.drain(account, load.charge);
     return;

@@ -61,7 +61,7 @@ class Loads {
   // Its turn comes as soon as that of the most urgent of those who wait.
   void join(RecordId record, const LoadWaiter& waiter);
   // The last one who leaves takes along what the tier has not been told of. What it has been
-  // told of is charged to `account` until it ends; kNoAccount: the charge of who leaves stays.
+  // told of is charged to `account` until it ends.
   void leave(RecordId record, const LoadWaiter& waiter, AccountIndex account);
   Lanes& lanes() { return lanes_; }
 
