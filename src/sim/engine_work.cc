@@ -40,14 +40,14 @@ void Engine::publish_group(std::size_t place, const std::vector<BlockNumber>& bl
   job.group = group(work->group).id;
   job.pages = work->pages;
   for (const BlockNumber block : work->blocks) job.hashes.push_back(hash_of(block));
-  work->ranks = group(work->group).replicated ? 1 : space().world;
-  for (std::uint16_t rank = 0; rank < work->ranks; ++rank) {
+  const auto ranks = static_cast<std::uint16_t>(group(work->group).replicated ? 1 : space().world);
+  work->ranks = ranks;
+  for (std::uint16_t rank = 0; rank < ranks; ++rank) {
     for (std::size_t i = 0; i < work->pages.size(); ++i)
       workers_[rank]->memory()->fill(
           work->group, work->pages[i],
           content_of({plan_.space, job.group, work->blocks[i], shard_of(work->group, rank)}));
   }
-  const std::uint32_t ranks = work->ranks;
   world_.say("engine %u publishes %zu blocks from %llx on, group %zu", plan_.index, work->blocks.size(),
              static_cast<unsigned long long>(work->blocks.front()), work->group);
   for (std::uint16_t rank = 0; rank < ranks; ++rank) start_rank(work, rank, job);

@@ -30,7 +30,8 @@ void Process::step_calls() {
         call.begun = *begun;
         call.deadline = world_.now() + world_.config().call_timeout;
         call.delays = world_.delays();
-        call.unheard = lose_replies_ > 0 && lose_replies_-- > 0;
+        call.unheard = lose_replies_ > 0;
+        if (call.unheard) --lose_replies_;
         world_.count_operations(1);
         world_.note(World::Note::kCall, number_, static_cast<std::uint64_t>(call.opcode));
         if (garble_command_) world_.manager().garble_command(epoch(), *garble_command_);
