@@ -34,7 +34,7 @@ void draw_spaces(Random& random, Config& config) {
     space.index = i;
     space.name = "model-" + std::to_string(i);
     space.world = static_cast<std::uint16_t>(random.percent(50) ? 1 : random.between(2, 4));
-    const std::uint64_t groups = random.between(1, 3);
+    const auto groups = static_cast<std::uint16_t>(random.between(1, 3));
     for (std::uint16_t g = 0; g < groups; ++g) space.groups.push_back(draw_group(random, g));
     config.spaces.push_back(std::move(space));
   }
