@@ -10,7 +10,10 @@ device::cuda::PlanRules rules_of(const CompileFacts& facts, Carrier carrier) {
   rules.has_bulk = facts.has_bulk && facts.payload > device::cuda::kTinyBytes;
   rules.stage_bytes = facts.stage_bytes;
   rules.max_slots = device::cuda::slots_that_fit(facts.shared_bytes);
-  if (carrier == Carrier::kDma) rules.max_bytes = device::cuda::kDirectBytes;
+  if (carrier == Carrier::kDma) {
+    rules.max_bytes = device::cuda::kDirectBytes;
+    rules.max_runs = device::cuda::kDirectRuns;
+  }
   return rules;
 }
 

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -22,6 +26,46 @@ constexpr std::uint64_t kSlab = 24 << 20;   // each of two
 constexpr std::uint32_t kNoiseRoom = 4096;
 constexpr std::byte kGuardByte{0xA5};
 constexpr Duration kBetweenLines = seconds(5);
+constexpr Duration kLongestRound = seconds(60);
+
+// Ends the process, and says where it stood, when a round does not end.
+class Watch {
+ public:
+  explicit Watch(std::uint64_t seed) : seed_(seed), thread_([this] { run(); }) {}
+  ~Watch() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  void at(const char* where) {
+    std::lock_guard lock(mutex_);
+    where_ = where;
+    ++steps_;
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (std::uint64_t seen = 0; !stop_; seen = steps_) {
+      changed_.wait_for(lock, std::chrono::nanoseconds(kLongestRound.ns), [&] { return stop_; });
+      if (stop_ || steps_ != seen) continue;
+      std::fprintf(stderr, "soak seed %llu stands still: %s\n", static_cast<unsigned long long>(seed_),
+                   where_);
+      std::abort();
+    }
+  }
+
+  const std::uint64_t seed_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const char* where_ = "opening";
+  std::uint64_t steps_ = 1;
+  bool stop_ = false;
+  std::thread thread_;
+};
 
 // ---- rounds ----
 
@@ -42,6 +86,7 @@ class Soak {
         random_(options.seed),
         memory_(make_memory(bed)),
         events_(make_events(bed)),
+        watch_(options.seed),
         noise_(bed, kArena + kNoiseRoom),
         mirror_(bed, kArena),
         seen_(bed, kArena) {
@@ -99,6 +144,7 @@ class Soak {
 
   void round() {
     ++report_.rounds;
+    watch_.at("writing pages");
     groups_ = Layouts(random_, arena_).make(used_);
     new_pages();
     new_images();
@@ -225,10 +271,13 @@ class Soak {
     if (direction == Direction::kRestore && random_.once_in(2)) batch.events = some_events();
     const std::vector<LayerEvent> events = batch.events;
     injector_.arm(failing_);
+    watch_.at(held ? "submit() behind an event" : "submit()");
     auto ticket = copier->submit(std::move(batch));
     if (held) events_->release();
+    watch_.at("waiting for the copies");
     const bool ok = ticket.ok() && finish(*copier, *ticket, events);
     const bool failed = injector_.disarm() && failing_ > 0;
+    watch_.at("comparing");
     report_.failed_calls += failed;
     if (!ok && !failed) ++report_.wrong_ends;
     std::vector<std::size_t> next(groups_.size());
@@ -355,6 +404,7 @@ class Soak {
   std::unique_ptr<suite::DeviceMemory> memory_;
   std::unique_ptr<suite::DeviceEvents> events_;
   std::vector<EventHandle> layer_events_;
+  Watch watch_;
   Pinned noise_, mirror_, seen_;
   std::span<const std::byte> held_;  // what the pages should hold
   std::byte* arena_ = nullptr;

@@ -2,7 +2,7 @@
 // random geometry, blocks, places, methods, fences, layer events, damaged images and calls
 // of the driver that fail. After each restore the whole destination and what lies around
 // every image is compared with what it should be. Says every few seconds on stdout how far
-// it is. Tests only.
+// it is, and ends the process where a round does not end. Tests only.
 #pragma once
 
 #include <cstdint>

@@ -133,6 +133,7 @@ EventRef State::event(CuEvent handle) const {
 void State::enqueue(Stream& stream, Op op) {
   op.number = next_op++;
   op.stalled = stalls.contains(op.entry);
+  if (stream.queue.size() == kQueueRoom) complain(op.entry + ": the queue is full, the caller would wait");
   stream.queue.push_back(std::move(op));
   changed.notify_all();
 }

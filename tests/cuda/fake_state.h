@@ -20,7 +20,7 @@
 
 namespace orbitkv::device::cuda::fake {
 
-inline constexpr CuResult kCuInvalidValue = 1, kCuNotInitialised = 3, kCuNotFound = 500;
+inline constexpr CuResult kCuNotInitialised = 3, kCuNotFound = 500;
 inline constexpr CuResult kCuNotRegistered = 713, kCuCaptureImplicit = 906;
 // Added to a host address by the device, if the memory is aliased.
 inline constexpr std::uint64_t kAlias = std::uint64_t{1} << 52;
@@ -52,6 +52,8 @@ struct Op {
   std::function<Step()> run = nullptr;    // null: nothing to do
   bool stalled = false;
 };
+// Commands that a real queue takes; then the driver holds the caller up until some are done.
+inline constexpr std::size_t kQueueRoom = 1024;
 struct Stream {
   Context* context = nullptr;
   bool of_table = true;

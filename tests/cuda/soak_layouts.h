@@ -120,8 +120,10 @@ class Layouts {
   void fill(Group& group, std::uint64_t budget, std::uint64_t& used) {
     const std::uint32_t fragments = 1 + random_.upto(random_.once_in(3) ? 2 * kMostLayers - 1 : 3);
     group.geometry.num_blocks = 1 + random_.upto(random_.once_in(3) ? 127 : 15);
-    const std::uint64_t most = std::max<std::uint64_t>(16, budget / fragments / group.geometry.num_blocks);
     const std::uint64_t step = unit();
+    // Bytes cross the link one by one where the step is that small, and hold all others up.
+    const std::uint64_t room = step < 8 ? budget / 16 : budget;
+    const std::uint64_t most = std::max<std::uint64_t>(16, room / fragments / group.geometry.num_blocks);
     used = (used + 255) / 256 * 256 + step * random_.upto(8);
     FragmentGeometry shape;
     shape.rows = random_.once_in(3) ? 1 + random_.upto(7) : 1;

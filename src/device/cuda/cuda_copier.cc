@@ -139,7 +139,10 @@ class CudaCopier final : public Copier {
     rules.one_turn_a_launch = !queues_->signals_layers() && !b.events().empty();
     rules.skip_sums = !options_.verify && b.direction() == Direction::kRestore;
     rules.stage_bytes = b.windows.of(b.direction(), options_.pace, b.typical_fragment()).stage_bytes;
-    if (direct(b, b.typical_fragment())) rules.max_bytes = kDirectBytes;
+    if (direct(b, b.typical_fragment())) {
+      rules.max_bytes = kDirectBytes;
+      rules.max_runs = kDirectRuns;
+    }
     return rules;
   }
 
@@ -163,7 +166,7 @@ class CudaCopier final : public Copier {
         continue;
       }
       LaunchPool& pool = *pools_[index(b)];
-      if (!pool.any_free()) return;
+      if (!pool.any_free() || signals_full(b)) return;
       enter();
       LaunchMemory* transfer = pool.take();
       if (transfer == nullptr) return;
@@ -172,6 +175,18 @@ class CudaCopier final : public Copier {
     const bool copied = b.running.empty() && (!b.failure.ok() || b.all_launched());
     if (copied && b.bounces() && bounce(b).user == &b) bounce(b).user = nullptr;
     if (b.failure.ok() && b.all_launched() && (!b.bounces() || b.running.empty())) record_rest(b);
+  }
+
+  // The next launch has more layers than the signal queue takes beside those on their way.
+  bool signals_full(const Batch& b) const {
+    if (b.events().empty()) return false;
+    std::size_t on_their_way = 0;
+    for (const auto& [number, other] : batches_) {
+      if (other->events().empty()) continue;
+      for (const Batch::Running& r : other->running)
+        on_their_way += other->launches[r.plan].turns.size() - r.signal;
+    }
+    return on_their_way > 0 && on_their_way + b.launches[b.next_launch].turns.size() > kSignalsInFlight;
   }
 
   // False: no further round, or the buffer is another batch's for now.
@@ -193,7 +208,9 @@ class CudaCopier final : public Copier {
     const bool beside_save = b.direction() == Direction::kRestore && save_runs();
     return run_bytes >= (beside_save ? kDirectFromBesideSave : kDirectFromFull);
   }
+  // A restore may find a save beside it that was not there when it was planned.
   bool direct(const Batch& b, const LaunchPlan& plan) const {
+    if (plan.runs > kDirectRuns && options_.method != CopyMethod::kDirect) return false;
     return std::all_of(plan.fragments.begin(), plan.fragments.end(),
                        [&](const PlanFragment& f) { return direct(b, f.row_bytes); });
   }

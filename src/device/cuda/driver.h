@@ -19,7 +19,7 @@ inline constexpr CuResult kCuOutOfMemory = 2;
 inline constexpr CuResult kCuDeinitialized = 4;  // the process is ending
 inline constexpr CuResult kCuNoDevice = 100;
 inline constexpr CuResult kCuInvalidContext = 201;
-inline constexpr CuResult kCuInvalidHandle = 400;
+inline constexpr CuResult kCuInvalidValue = 1, kCuInvalidHandle = 400;
 inline constexpr CuResult kCuNotReady = 600;
 inline constexpr CuResult kCuIllegalAddress = 700;
 inline constexpr CuResult kCuAlreadyRegistered = 712;

@@ -17,6 +17,10 @@ struct Item {
   Width width = Width::kBulk;
 };
 
+bool one_run(const FragmentGeometry& g) {
+  return g.rows == 1 || g.row_stride == g.row_bytes;
+}
+
 std::vector<Item> ordered_items(std::span<const PlanGroup> groups, const PlanRules& rules) {
   std::vector<Item> items;
   for (std::uint32_t g = 0; g < groups.size(); ++g) {
@@ -69,12 +73,21 @@ class Builder {
   // As many slots as a launch of its own could take for each of the fragments.
   std::uint32_t window(std::span<const Item> items, std::uint32_t left) const {
     std::uint32_t n = std::min(left, rules_.max_slots);
-    for (const Item& item : items) n = std::min(n, std::max(1u, rules_.max_sums / chunks_of(item)));
+    for (const Item& item : items) {
+      n = std::min(n, std::max(1u, rules_.max_sums / chunks_of(item)));
+      n = static_cast<std::uint32_t>(
+          std::min<std::uint64_t>(n, std::max<std::uint64_t>(1, rules_.max_runs / runs_of(item))));
+    }
     return n;
   }
 
   const FragmentGeometry& geometry_of(const Item& item) const {
     return groups_[item.group].geometry->fragments[item.fragment];
+  }
+  // Of a slot.
+  std::uint32_t runs_of(const Item& item) const {
+    const FragmentGeometry& g = geometry_of(item);
+    return one_run(g) ? 1 : g.rows;
   }
   std::uint32_t chunks_of(const Item& item) const {
     const auto bytes = static_cast<std::uint32_t>(geometry_of(item).bytes());
@@ -93,6 +106,7 @@ class Builder {
     const bool fits = open_.width == item.width && open_.fragments.size() < rules_.max_fragments &&
                       open_.sums + range.count * chunks <= rules_.max_sums &&
                       open_.bytes < rules_.max_bytes &&
+                      open_.runs + std::uint64_t{range.count} * runs_of(item) <= rules_.max_runs &&
                       (here || open_.slots.size() + range.count <= rules_.max_slots);
     if (!open_.fragments.empty() && !fits) close(open_.turns.back() == item.turn);
     if (open_.fragments.empty()) open_.width = item.width;
@@ -121,20 +135,20 @@ class Builder {
   void append(const Item& item, const Window& window, const FragmentRef& ref) {
     const FragmentGeometry& g = geometry_of(item);
     const auto bytes = static_cast<std::uint32_t>(g.bytes());
-    const bool one_run = g.rows == 1 || g.row_stride == g.row_bytes;
     const std::uint32_t chunks = chunks_of(item);
     const std::uint32_t pack = chunks > 1 ? 1 : std::clamp(rules_.stage_bytes / bytes, 1u, kMaxPack);
     if (open_.turns.empty() || open_.turns.back() != item.turn) open_.turns.push_back(item.turn);
     open_.fragments.push_back(
-        {reinterpret_cast<std::uint64_t>(g.base), g.block_stride, one_run ? g.row_bytes : g.row_stride,
+        {reinterpret_cast<std::uint64_t>(g.base), g.block_stride, one_run(g) ? g.row_bytes : g.row_stride,
          static_cast<std::uint32_t>(groups_[item.group].layout->fragment_offsets[item.fragment]),
-         one_run ? bytes : static_cast<std::uint32_t>(g.row_bytes), bytes, window.at, window.range.count,
+         one_run(g) ? bytes : static_cast<std::uint32_t>(g.row_bytes), bytes, window.at, window.range.count,
          pack, chunks, open_.units, open_.sums, static_cast<std::uint32_t>(open_.turns.size() - 1)});
     open_.refs.push_back(ref);
     const std::uint32_t slots = window.range.count;
     open_.units += chunks > 1 ? slots * chunks : (slots + pack - 1) / pack;
     open_.sums += slots * chunks;
     open_.bytes += std::uint64_t{bytes} * slots;
+    open_.runs += std::uint64_t{runs_of(item)} * slots;
   }
 
   void close(bool goes_on) {
@@ -158,9 +172,9 @@ class Builder {
 
 Width width_of(const FragmentGeometry& fragment, std::uint64_t image_offset) {
   std::uint64_t all = reinterpret_cast<std::uint64_t>(fragment.base) | fragment.block_stride | image_offset;
-  const bool one_run = fragment.rows == 1 || fragment.row_stride == fragment.row_bytes;
-  all |= one_run ? fragment.bytes() : fragment.row_bytes | fragment.row_stride;
-  if (all % 16 == 0) return one_run || fragment.row_bytes >= kSmallestBulkRow ? Width::kBulk : Width::k16;
+  const bool whole = one_run(fragment);
+  all |= whole ? fragment.bytes() : fragment.row_bytes | fragment.row_stride;
+  if (all % 16 == 0) return whole || fragment.row_bytes >= kSmallestBulkRow ? Width::kBulk : Width::k16;
   return all % 8 == 0 ? Width::k8 : Width::k1;
 }
 

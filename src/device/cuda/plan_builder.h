@@ -31,6 +31,7 @@ struct PlanRules {
   std::uint32_t max_fragments = kMaxFragmentsPerLaunch;
   std::uint32_t max_sums = kMaxSumsPerLaunch;
   std::uint64_t max_bytes = ~std::uint64_t{0};  // soft: one fragment of one window may exceed it
+  std::uint64_t max_runs = ~std::uint64_t{0};   // copies if DMA makes them; soft: one slot may exceed it
   bool has_bulk = true;                         // false: kBulk is never chosen
   bool skip_sums = false;
   bool one_turn_a_launch = false;  // nothing but the end of a launch says that a layer is there
@@ -53,6 +54,7 @@ struct LaunchPlan {
   std::uint32_t units = 0, sums = 0;
   std::uint32_t stage_bytes = 0;
   std::uint64_t bytes = 0;         // payload
+  std::uint64_t runs = 0;          // contiguous pieces
   bool skip_sums = false;          // tests of tests and benchmarks: nobody looks at the sums
   bool last_turn_goes_on = false;  // the last signal's turn has more bytes in the next launch
   std::uint64_t upload_bytes() const {

@@ -51,6 +51,7 @@ class Maker {
     // The largest fragment alone needs so many.
     made.rules.max_sums = 20000 / made.rules.stage_bytes + 1 + upto(coin() ? 4000 : 10);
     if (coin()) made.rules.max_bytes = 1 + upto(100000);
+    if (coin()) made.rules.max_runs = 1 + upto(200);
     made.rules.has_bulk = coin();
     made.rules.one_turn_a_launch = upto(3) == 0;
     return made;
@@ -128,7 +129,7 @@ void expect_launch(const Case& made, const LaunchPlan& launch) {
   EXPECT_TRUE(!made.rules.one_turn_a_launch || launch.turns.size() == 1);
   EXPECT_TRUE(std::is_sorted(launch.turns.begin(), launch.turns.end(), std::less_equal<>()));
   std::uint32_t units = 0, sums = 0, signal = 0;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0, runs = 0;
   for (std::size_t e = 0; e < launch.fragments.size(); ++e) {
     const PlanFragment& f = launch.fragments[e];
     expect_entry(made, launch, e);
@@ -141,11 +142,15 @@ void expect_launch(const Case& made, const LaunchPlan& launch) {
     signal = f.signal;
     EXPECT_LT(bytes, made.rules.max_bytes) << "full before the last fragment";
     bytes += std::uint64_t{f.bytes} * f.slots;
+    runs += std::uint64_t{f.bytes / f.row_bytes} * f.slots;
   }
   EXPECT_EQ(signal + 1, launch.turns.size());
   EXPECT_EQ(launch.units, units);
   EXPECT_EQ(launch.sums, sums);
   EXPECT_EQ(launch.bytes, bytes);
+  EXPECT_EQ(launch.runs, runs);
+  const bool one_slot = launch.fragments.size() == 1 && launch.fragments[0].slots == 1;
+  EXPECT_TRUE(runs <= made.rules.max_runs || one_slot) << runs;
 }
 
 void expect_right(const Case& made) {

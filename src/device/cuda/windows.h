@@ -37,6 +37,13 @@ inline constexpr std::uint64_t kDirectFromBesideSave = 64 * 1024;
 inline constexpr std::uint64_t kTinyBytes = 32 * 1024;
 // What one launch of DMA copies: its sums run while the next one copies.
 inline constexpr std::uint64_t kDirectBytes = 8 * 1024 * 1024;
+// And how many copies. A queue takes about a thousand commands; then the driver holds the
+// caller until the device has done some, which it may not begin before the engine's stream
+// has come to the ready event. Eight launches stay well below.
+inline constexpr std::uint64_t kDirectRuns = 64;
+// Layers of restores on their way whose events the signal queue has been given, likewise: a
+// wait and a record each.
+inline constexpr std::size_t kSignalsInFlight = 256;
 inline constexpr std::uint32_t kSumCtas = 32;  // of the kernel that sums them
 // A call that takes many copies holds the context's lock while it works, and the engine's
 // launches wait for it.
