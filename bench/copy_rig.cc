@@ -48,7 +48,8 @@ Result<std::unique_ptr<CopyBed>> CopyBed::make(Gpu& gpu, SetBytes set) {
   bed->content_ = random_content(2 * bytes);
   bed->parts_ = std::make_shared<device::cuda::DeviceParts>();
   bed->parts_->context = gpu.context();
-  bed->parts_->slabs = std::make_shared<device::cuda::SlabTable>(gpu.context(), device::cuda::SlabOptions{});
+  bed->parts_->slabs =
+      std::make_shared<device::cuda::SlabTable>(gpu.context(), device::cuda::SlabOptions{.in_pieces = false});
   bed->parts_->slabs->add(bed->slab_->bytes());
   const TimePoint limit = monotonic_now() + kRegistrationLimit;
   while (bed->parts_->slabs->registered() == 0) {

@@ -12,10 +12,14 @@
 namespace orbitkv::mem {
 namespace {
 
-// Address space of `bytes` that begins at a multiple of 2 MiB; nullptr: none is left.
-// Only there can the kernel map a huge page as one.
+// Where a piece of a GPU's registration begins (device/cuda/host_memory.h), so that a small
+// slab is one, and where the kernel can map a huge page as one.
+constexpr std::uint64_t kAlignment = 32 * 1024 * 1024;
+static_assert(kAlignment % limits::kHugePageBytes.value == 0);
+
+// Address space of `bytes` that begins at such a place; nullptr: none is left.
 std::byte* reserve_aligned(std::uint64_t bytes) {
-  const std::uint64_t align = limits::kHugePageBytes.value;
+  const std::uint64_t align = kAlignment;
   void* raw = ::mmap(nullptr, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   auto* const begin = static_cast<std::byte*>(raw);

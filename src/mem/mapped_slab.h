@@ -1,4 +1,4 @@
-// A client's mapping of a slab: 2 MiB aligned, MADV_DONTFORK. Checks that the
+// A client's mapping of a slab: 32 MiB aligned, MADV_DONTFORK. Checks that the
 // descriptor is a memfd of the offered size with the size seals. Any thread.
 #pragma once
 

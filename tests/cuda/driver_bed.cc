@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "device/cuda/host_memory.h"
+
 namespace orbitkv::device::cuda {
 namespace {
 
@@ -74,11 +76,16 @@ class Memory final : public suite::DeviceMemory {
     expect_ok(d_.cuMemcpyDtoH(out.data(), address(from), out.size()), "cuMemcpyDtoH");
   }
   std::byte* alloc_slab(ByteCount bytes) override {
-    void* at = ::mmap(nullptr, bytes.value, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE,
-                      -1, 0);
-    EXPECT_NE(at, MAP_FAILED);
-    slabs_[at] = bytes.value;
-    return static_cast<std::byte*>(at);
+    // Where a piece of a registration begins: one registration for what is small.
+    void* room = ::mmap(nullptr, bytes.value + kRegisterPiece, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    EXPECT_NE(room, MAP_FAILED);
+    auto* at = static_cast<std::byte*>(room) + to_piece_end(reinterpret_cast<std::uint64_t>(room));
+    EXPECT_EQ(::mmap(at, bytes.value, PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED | MAP_POPULATE, -1, 0),
+              at);
+    slabs_[room] = bytes.value + kRegisterPiece;
+    return at;
   }
 
  private:

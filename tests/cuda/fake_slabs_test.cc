@@ -188,6 +188,39 @@ TEST_F(SlabTest, TwoDevicesShareARegistration) {
   EXPECT_EQ(fake.registrations(), 0u);
 }
 
+// Images lie anywhere in a slab, also where a piece ends: copies see one slab.
+TEST_F(SlabTest, ALargeSlabIsRegisteredInPieces) {
+  open();
+  for (const CopyMethod method : {CopyMethod::kKernel, CopyMethod::kDirect}) {
+    for (const auto& shape : {layout(), suite::halves("rows", 1024)}) {
+      auto rig = new_rig(shape, {.method = method});
+      SlotCopy slot = rig->new_slot(4);
+      const std::uint32_t before = fake.registrations();
+      const std::span slab(rig->stand()->memory->alloc_slab(ByteCount(2 * kRegisterPiece + 4096)),
+                           2 * kRegisterPiece + 4096);
+      device->add_slab(slab);
+      EXPECT_EQ(fake.registrations(), before + 3);
+      slot.image = slab.data() + kRegisterPiece - 128 * 5;
+      EXPECT_TRUE(copy(*rig, Direction::kSave, {&slot, 1}).status.ok());
+      EXPECT_TRUE(rig->restores(slot));
+      device->remove_slab(slab);
+      EXPECT_EQ(fake.registrations(), before);
+    }
+  }
+}
+
+TEST_F(SlabTest, ASlabOfWhichOnePieceCannotBeRegisteredBounces) {
+  open();
+  auto memory = make_memory(bed());
+  const std::span slab(memory->alloc_slab(ByteCount(3 * kRegisterPiece)), 3 * kRegisterPiece);
+  fake.fail({.entry = "cuMemHostRegister", .call = 2, .code = kCuOutOfMemory});
+  auto unchecked = make({}, 0, {});
+  unchecked->add_slab(slab);
+  while (fake.calls("cuMemHostRegister") < 2 || fake.registrations() > 0) std::this_thread::yield();
+  EXPECT_EQ(unchecked->reachable_slabs(), 0u);
+  unchecked->remove_slab(slab);
+}
+
 TEST_F(SlabTest, ImagesOutsideEverySlabAreRefused) {
   open();
   auto rig = new_rig(layout());

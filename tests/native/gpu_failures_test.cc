@@ -93,7 +93,7 @@ class GpuFailures : public testing::Test {
   }
 
   Directory directory_;
-  Manager manager_;
+  Manager manager_{{"--pool-size", "32MiB"}};  // one piece of a registration
   bool waits_for_slabs_ = true;
 };
 
@@ -192,7 +192,7 @@ TEST_F(GpuFailures, TheManagerDiesAgainAndAgainUnderLoad) {
 // A Manager that hangs before its grant: the engine gets its pages back in time, nobody
 // waits for a layer, and the grant that comes after all copies nothing.
 TEST_F(GpuFailures, TheManagerHangsBeforeItsGrant) {
-  Manager manager({}, {{"ORBITKV_FAULT", "manager_before_grant:stop:2"}});
+  Manager manager({"--pool-size", "32MiB"}, {{"ORBITKV_FAULT", "manager_before_grant:stop:2"}});
   auto with = options(1, kSoon);
   with.socket = manager.socket();
   auto one = engine(with);

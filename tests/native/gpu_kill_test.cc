@@ -88,7 +88,7 @@ class GpuKill : public testing::TestWithParam<bool> {
   }
 
   Directory directory_;
-  Manager manager_;
+  Manager manager_{{"--pool-size", "32MiB"}};  // one piece of a registration
   Engine witness_{{.socket = manager_.socket(), .shape = {}, .instance = 2}};
 };
 INSTANTIATE_TEST_SUITE_P(Paths, GpuKill, testing::Bool(),

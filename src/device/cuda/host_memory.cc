@@ -14,9 +14,13 @@ namespace {
 
 // Registrations of this process by address: the driver refuses a second one of the same
 // memory, and the first one's end would take the memory from under another GPU's copies.
+struct Registration {
+  std::size_t bytes = 0;
+  std::uint32_t holders = 0;
+};
 struct Registrations {
   std::mutex mutex;
-  std::map<const std::byte*, std::uint32_t> holders;
+  std::map<const std::byte*, Registration> known;
 };
 Registrations& registrations() {
   static auto* made = new Registrations;  // threads may outlive static destruction
@@ -25,35 +29,32 @@ Registrations& registrations() {
 
 CuResult register_memory(const Driver& driver, std::span<std::byte> slab) {
   std::lock_guard lock(registrations().mutex);
-  std::uint32_t& holders = registrations().holders[slab.data()];
-  if (holders == 0) {
+  auto it = registrations().known.find(slab.data());
+  if (it == registrations().known.end()) {
     const CuResult code =
         driver.cuMemHostRegister(slab.data(), slab.size(), kHostRegisterPortable | kHostRegisterDeviceMap);
-    if (code != kCuSuccess) {
-      registrations().holders.erase(slab.data());
-      return code;
-    }
+    if (code != kCuSuccess) return code;
+    it = registrations().known.emplace(slab.data(), Registration{slab.size(), 0}).first;
   }
-  ++holders;
+  if (it->second.bytes != slab.size()) return kCuInvalidValue;
+  ++it->second.holders;
   return kCuSuccess;
+}
+
+std::uint64_t address_of(std::span<std::byte> bytes) {
+  return reinterpret_cast<std::uint64_t>(bytes.data());
+}
+std::span<std::byte> first_piece(std::span<std::byte> bytes) {
+  const std::uint64_t to_end = to_piece_end(address_of(bytes));
+  return bytes.first(std::min<std::uint64_t>(bytes.size(), to_end));
 }
 
 CuResult unregister_memory(const Driver& driver, std::span<std::byte> slab) {
   std::lock_guard lock(registrations().mutex);
-  auto it = registrations().holders.find(slab.data());
-  if (it == registrations().holders.end() || --it->second > 0) return kCuSuccess;
-  registrations().holders.erase(it);
+  auto it = registrations().known.find(slab.data());
+  if (it == registrations().known.end() || --it->second.holders > 0) return kCuSuccess;
+  registrations().known.erase(it);
   return driver.cuMemHostUnregister(slab.data());
-}
-
-CuResult make_reachable(const Context& context, std::span<std::byte> slab, CuPtr& device) {
-  Scope scope(context);
-  const Driver& driver = context.driver();
-  CuResult code = register_memory(driver, slab);
-  if (code != kCuSuccess) return code;
-  code = driver.cuMemHostGetDevicePointer(&device, slab.data(), 0);
-  if (code != kCuSuccess) unregister_memory(driver, slab);
-  return code;
 }
 
 }  // namespace
@@ -77,7 +78,8 @@ void SlabTable::add(std::span<std::byte> slab) {
   std::lock_guard lock(mutex_);
   entries_.push_back({.number = next_number_++,
                       .slab = slab,
-                      .state = options_.registers ? State::kWaiting : State::kUnreachable});
+                      .state = options_.registers ? State::kWaiting : State::kUnreachable,
+                      .in_pieces = options_.in_pieces});
   changed_.notify_all();
 }
 
@@ -112,7 +114,7 @@ void SlabTable::run() {
     else if (const TimePoint from = registers_from(next); from > now)
       changed_.wait_for(lock, std::chrono::nanoseconds((from - now).ns));
     else
-      register_slab(lock, next);
+      register_piece(lock, next);
   }
 }
 
@@ -138,26 +140,67 @@ TimePoint SlabTable::registers_from(const Entry& next) const {
   return std::max(quiet_until_, copies_end);
 }
 
-void SlabTable::register_slab(Lock& lock, Entry& next) {
+CuResult SlabTable::reach(std::span<std::byte> piece, CuPtr& device) {
+  Scope scope(*context_);
+  const Driver& driver = context_->driver();
+  CuResult code = register_memory(driver, piece);
+  if (code != kCuSuccess) return code;
+  code = driver.cuMemHostGetDevicePointer(&device, piece.data(), 0);
+  if (code != kCuSuccess) unregister_memory(driver, piece);
+  return code;
+}
+
+CuResult SlabTable::let_go(std::span<std::byte> reached) {
+  Scope scope(*context_);
+  while (!reached.empty()) {
+    const auto piece = first_piece(reached);
+    const CuResult code = unregister_memory(context_->driver(), piece);
+    if (code != kCuSuccess) return code;
+    reached = reached.subspan(piece.size());
+  }
+  return kCuSuccess;
+}
+
+void SlabTable::register_piece(Lock& lock, Entry& next) {
   constexpr Duration kLongestPause = seconds(1);
-  const std::size_t number = next.number;
+  const std::size_t number = next.number, at = next.reached;
   const std::span<std::byte> slab = next.slab;
+  const auto piece = next.in_pieces ? first_piece(slab.subspan(at)) : slab;
+  const CuPtr first = next.device;
   next.state = State::kBusy;
   lock.unlock();
-  CuPtr device = 0;
   const TimePoint begin = monotonic_now();
-  const CuResult code = make_reachable(*context_, slab, device);
+  CuPtr device = 0;
+  CuResult code = reach(piece, device);
   const TimePoint end = monotonic_now();
+  // To copies the slab is one, and its pieces end where a DMA call looks for it.
+  const bool elsewhere = code == kCuSuccess && piece.size() < slab.size() &&
+                         (at == 0 ? (device - address_of(slab)) % kRegisterPiece != 0 : device != first + at);
+  CuResult undone = kCuSuccess;
+  if (elsewhere || code != kCuSuccess) undone = let_go(slab.first(elsewhere ? at + piece.size() : at));
+  if (elsewhere && at > 0) code = kCuInvalidValue;
   lock.lock();
   quiet_until_ = end + std::min(end - begin, kLongestPause);
   Entry& done = *entry(number);
-  done.device = device;
-  done.state = code == kCuSuccess ? State::kRegistered : State::kUnreachable;
+  if (at == 0) done.device = device;
+  done.in_pieces = done.in_pieces && !elsewhere;
+  done.reached = code == kCuSuccess && !elsewhere ? at + piece.size() : 0;
+  done.state = code != kCuSuccess            ? State::kUnreachable
+               : done.reached == slab.size() ? State::kRegistered
+                                             : State::kWaiting;
   changed_.notify_all();
+  if (undone != kCuSuccess && undone != kCuDeinitialized) end_process(undone);
   if (code != kCuSuccess)
     ORBITKV_WARN("a slab of %zu MiB cannot be registered with the GPU and is copied through a buffer: %s",
                  slab.size() >> 20,
                  driver_error(context_->driver(), "cuMemHostRegister", code).message().c_str());
+}
+
+// Unmapping pages that the driver still believes in would let a copy reach other memory.
+void SlabTable::end_process(CuResult code) const {
+  ORBITKV_ERROR("a slab cannot be taken back from the GPU; ending the process: %s",
+                driver_error(context_->driver(), "cuMemHostUnregister", code).message().c_str());
+  std::abort();
 }
 
 void SlabTable::remove(std::span<std::byte> slab) {
@@ -173,17 +216,11 @@ void SlabTable::remove(std::span<std::byte> slab) {
     it = find();
     return it->uses == 0 && it->state != State::kBusy;
   });
-  const bool registered = it->state == State::kRegistered;
+  const std::span<std::byte> reached = slab.first(it->reached);
   entries_.erase(it);
   lock.unlock();
-  if (!registered) return;
-  Scope scope(*context_);
-  const CuResult code = unregister_memory(context_->driver(), slab);
-  if (code == kCuSuccess || code == kCuDeinitialized) return;
-  // Unmapping pages that the driver still believes in would let a copy reach other memory.
-  ORBITKV_ERROR("a slab cannot be taken back from the GPU; ending the process: %s",
-                driver_error(context_->driver(), "cuMemHostUnregister", code).message().c_str());
-  std::abort();
+  const CuResult code = let_go(reached);
+  if (code != kCuSuccess && code != kCuDeinitialized) end_process(code);
 }
 
 std::size_t SlabTable::registered() const {

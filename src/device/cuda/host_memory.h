@@ -2,7 +2,8 @@
 // background, slab by slab. A registration belongs to the process (two GPUs share it), a
 // use of a slab to a batch; a slab is let go of only when nobody uses it. While the driver
 // registers, every CUDA call of the process waits: pages are made present before, copies
-// go first, and the driver is left alone in between. Thread-safe.
+// go first, and a slab is registered in pieces so small that no launch comes late, with the
+// driver left alone in between. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -22,8 +23,16 @@
 
 namespace orbitkv::device::cuda {
 
+// Slabs are registered in pieces that end at multiples of this address: a millisecond or two
+// each. No DMA call may cross from one into the next.
+inline constexpr std::uint64_t kRegisterPiece = 32 * 1024 * 1024;
+constexpr std::uint64_t to_piece_end(std::uint64_t address) {
+  return kRegisterPiece - address % kRegisterPiece;
+}
+
 struct SlabOptions {
   bool registers = true;  // false: slabs stay unregistered, every copy bounces
+  bool in_pieces = true;  // false: at once, for callers with DMA calls of their own
   // So long the registration of a slab that is ready for it waits for the copies that run:
   // those that bounce are the reason to have it soon.
   Duration give_way = milliseconds(100);
@@ -66,17 +75,19 @@ class SlabTable {
   Result<Found> find(const std::byte* at, ByteCount bytes);
 
  private:
-  // kBusy: the thread populates a piece of it, or registers it.
+  // kBusy: the thread populates or registers a piece of it.
   enum class State : std::uint8_t { kWaiting, kBusy, kRegistered, kUnreachable };
   struct Entry {
     std::size_t number = 0;
     std::span<std::byte> slab;
     State state = State::kWaiting;
-    CuPtr device = 0;
     std::uint32_t uses = 0;
     bool going = false;
     std::size_t present = 0;    // bytes from its beginning that have been populated
     TimePoint present_at = {};  // all of them
+    std::size_t reached = 0;    // bytes from its beginning that are registered
+    CuPtr device = 0;           // of the first of them
+    bool in_pieces = true;      // false: where the device sees it, pieces would end elsewhere
     std::uint64_t asked_for{};  // when a copy last met it unregistered; 0: never
   };
   using Lock = std::unique_lock<std::mutex>;
@@ -85,7 +96,10 @@ class SlabTable {
   Entry* next_waiting();
   void populate_piece(Lock& lock, Entry& next);
   TimePoint registers_from(const Entry& next) const;
-  void register_slab(Lock& lock, Entry& next);
+  void register_piece(Lock& lock, Entry& next);
+  CuResult reach(std::span<std::byte> piece, CuPtr& device);
+  CuResult let_go(std::span<std::byte> reached);
+  [[noreturn]] void end_process(CuResult code) const;
   void release(std::size_t number);
 
   const std::shared_ptr<Context> context_;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "device/cuda/host_memory.h"
 
 namespace orbitkv::device::cuda {
 namespace {
@@ -35,8 +36,9 @@ class Dma {
         batched_(batched && driver.cuMemcpyBatchAsync != nullptr) {}
 
   Status add(const Run& run, int max_pitch) {
-    if (run.rows == 1) return add_row(run.page, run.image, run.row_bytes);
-    if (run.row_stride <= static_cast<std::uint64_t>(max_pitch)) return add_rows(run);
+    const bool one_piece = run.rows * run.row_bytes <= to_piece_end(run.image);
+    if (run.rows > 1 && one_piece && run.row_stride <= static_cast<std::uint64_t>(max_pitch))
+      return add_rows(run);
     for (std::uint32_t row = 0; row < run.rows; ++row)
       ORBITKV_RETURN_IF_ERROR(
           add_row(run.page + row * run.row_stride, run.image + row * run.row_bytes, run.row_bytes));
@@ -57,7 +59,18 @@ class Dma {
   std::uint32_t calls() const { return calls_; }
 
  private:
+  // Host memory is registered in pieces.
   Status add_row(CuPtr page, CuPtr image, std::uint64_t bytes) {
+    while (bytes > 0) {
+      const std::uint64_t here = std::min(bytes, to_piece_end(image));
+      ORBITKV_RETURN_IF_ERROR(add_part(page, image, here));
+      page += here;
+      image += here;
+      bytes -= here;
+    }
+    return ok_status();
+  }
+  Status add_part(CuPtr page, CuPtr image, std::uint64_t bytes) {
     if (!batched_) {
       ++calls_;
       if (save_)
