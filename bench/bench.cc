@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "bench/adopt.h"
 #include "bench/alloc.h"
 #include "bench/channel.h"
 #include "bench/copy_gpu.h"
@@ -35,6 +36,7 @@ constexpr std::array kBenches = {
     Bench{"copy", run_copy_bench},
     Bench{"alloc", run_alloc_bench},
     Bench{"query", run_query_bench},
+    Bench{"adopt", run_adopt_bench},
     Bench{"restore", run_restore_bench},
     Bench{"publish", run_publish_bench},
     Bench{"idle", run_idle_bench},

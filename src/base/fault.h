@@ -23,6 +23,13 @@ enum class FaultPoint : std::uint8_t {
                          // damages one bit of one digest, so that the image fails its restore
   kManagerBeforeGrant,   // "manager_before_grant": plan written, not granted
   kManagerBeforeReap,    // "manager_before_reap": receipt read, not reaped
+  // Only of a Manager whose blocks outlive it:
+  kManagerLent,          // "manager_lent": an extent stands as lent, no grant names it
+  kManagerSealed,        // "manager_sealed": a slot stands as sealed, its receipt is not reaped
+  kManagerUnsealed,      // "manager_unsealed": a slot stands as free, its extent is not free yet
+  kManagerRetireMarked,  // "manager_retire_marked": a slab stands as retiring, nothing else is done
+  kManagerAdopted,       // "manager_adopted": the new table is complete, and not stored yet
+  kManagerKeptFormat,    // "manager_kept_format": `fail`: what was kept counts as of another format
   kCount,
 };
 

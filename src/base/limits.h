@@ -71,6 +71,10 @@ inline constexpr std::uint32_t kLoads = 4096;  // block images on their way from
 inline constexpr std::uint32_t kSlabs = 4096;
 inline constexpr std::uint32_t kRetireLooks = 4096;  // records and slots that a turn of a retirement looks at
 inline constexpr ByteCount kSlabBytes = kGiB;
+inline constexpr std::uint32_t kKeptDescriptors = kSlabs + 1024;  // that the keeper holds
+inline constexpr std::uint32_t kKeptNameBytes = 48;               // of one of them
+inline constexpr std::uint32_t kKeptPending =
+    64 * 1024;  // extents that earlier lives of the Manager had lent
 inline constexpr ByteCount kHugePageBytes = 2 * kMiB;
 inline constexpr std::uint32_t kMemoryNodes = 64;    // NUMA nodes that are told apart
 inline constexpr std::uint32_t kNodeNumbers = 1024;  // above every number that the kernel gives a node

@@ -65,6 +65,9 @@ Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* ti
       warms({sessions, line, leases}) {
   leases.set_publishing(publisher);
   if (tier != nullptr) images.set_keeper(&spill);
+  if (c.kept == nullptr) return;
+  images.keep_in(*c.kept);
+  namespaces.keep_in(*c.kept);
 }
 
 Core::Core(const CoreConfig& config, mem::Pool& pool, Ports& ports, Tier* tier)

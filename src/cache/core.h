@@ -25,6 +25,11 @@
 #include "model/plan.h"
 #include "orbitkv/types.h"
 
+namespace orbitkv::mem {
+struct KeptPool;
+class KeptTable;
+}  // namespace orbitkv::mem
+
 namespace orbitkv::cache {
 
 struct OperationKey {
@@ -73,6 +78,7 @@ struct CoreConfig {
   Duration full_prefix_wait = seconds(30);  // at most, for other publishers
   Duration retire_store_wait = seconds(2);  // for the tier to take what a slab that retires holds
   Duration retire_claim_wait = seconds(2);  // for claimed copies on it
+  mem::KeptTable* kept = nullptr;           // where images outlive the process; outlives the core
   std::array<std::uint64_t, 2> seed{1,
                                     2};  // of lease ids, revisions and table hashes: getrandom in the daemon
 };
@@ -322,6 +328,10 @@ class Core {
   // `tier` outlives the core; nullptr: DRAM only.
   Core(const CoreConfig& config, mem::Pool& pool, Ports& ports, Tier* tier = nullptr);
   ~Core();
+
+  // What an earlier life left, from a pool that was made of it; once, before anything else.
+  // Returns the blocks that are there now; they count as used now.
+  std::uint64_t adopt(const mem::KeptPool& kept, TimePoint now);
 
   // ---- sessions ----
   void open_session(SessionId session, TimePoint now);

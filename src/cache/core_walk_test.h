@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 
+#include "cache/core_kept_test.h"
 #include "cache/core_tier_test.h"
 
 namespace orbitkv::cache::testing {
@@ -88,6 +89,7 @@ class Walk {
   static World world(const WalkOptions& o, RandomTier& tier) {
     WorldOptions w;
     w.tier = o.tier ? &tier : nullptr;
+    w.kept = true;
     w.pool = o.roomy ? 64 * kMiB : 2 * o.shards * kMiB;
     w.core.eviction_batch = 4 * slot_bytes();
     if (o.budget) w.core.query_budget = w.core.query_instance_budget = 60 * o.shards * slot_bytes();
@@ -616,6 +618,8 @@ class Walk {
       }
     }
     check_visibility(s);
+    if (pick(32) == 0) expect_kept(w_, {o_.shards, !quarantined_.empty()}, memory_, tier_);
+    if (!o_.roomy && pick(400) == 0) expect_next_life(w_, engines_[0].scheduler, o_.shards, kChainBlocks);
   }
   void check_visibility(const CoreStats& s) {
     std::uint64_t complete_blocks = 0;

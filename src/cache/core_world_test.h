@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "cache/core.h"
+#include "mem/kept_table.h"
 
 namespace orbitkv::cache::testing {
 
@@ -111,6 +112,7 @@ struct WorldOptions {
   CoreConfig core;
   Tier* tier = nullptr;
   std::optional<mem::Topology> topology = {};
+  bool kept = false;  // written to a table for the next life
 };
 
 class World {
@@ -126,7 +128,17 @@ class World {
     EXPECT_TRUE(made.ok()) << made.error().to_string();
     pool = std::move(made).value();
     pool->collect_offered();
-    core = std::make_unique<Core>(options.core, *pool, ports, options.tier);
+    CoreConfig config_of_core = options.core;
+    if (options.kept) {
+      const std::uint32_t blocks = options.core.max_blocks;
+      kept.emplace(mem::KeptTable::create({pool->id(), 64, blocks, 8 * blocks, 64}).value());
+      pool->keep_in(*kept);
+      for (const mem::SlabInfo& slab : pool->slabs())
+        kept->put_slab(slab.slot, {slab.id, slab.bytes, {}, kAnyNode, mem::KeptSlabState::kLive});
+      kept->set_complete();
+      config_of_core.kept = &*kept;
+    }
+    core = std::make_unique<Core>(config_of_core, *pool, ports, options.tier);
   }
 
   SessionId open() {
@@ -197,6 +209,7 @@ class World {
   ByteCount used() const { return pool->stats().used; }
 
   ScriptedPorts ports;
+  std::optional<mem::KeptTable> kept;
   std::unique_ptr<mem::Pool> pool;
   std::unique_ptr<Core> core;
   TimePoint now{1'000'000'000};

@@ -5,7 +5,9 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "base/limits.h"
+#include "mem/kept_table.h"
 
 namespace orbitkv::cache {
 
@@ -187,7 +189,13 @@ std::optional<ImageSlot> Images::lend(const SlotWant& want) {
   if (f.lent == 0 && f.committed != 0) idle_unlink(table_.cold(record).prev);
   f.lent |= bit(want.shard);
   table_.cold(record).total_units += units(extent->bytes());
-  return put_words(record, {want.shard, want.owner.value, further}, std::move(*extent));
+  const ImageSlot slot = put_words(record, {want.shard, want.owner.value, further}, std::move(*extent));
+  if (kept_ != nullptr) {
+    const Writer& w = want.writer;
+    keep_lent(slot, {kept_->session(w.session), w.record, w.operation});
+    fault_hit(FaultPoint::kManagerLent);
+  }
+  return slot;
 }
 
 // ---- ends of a lent slot ----
@@ -204,6 +212,10 @@ bool Images::commit(const ImageSlot& slot, std::uint64_t digest, TimePoint now) 
   f.lent &= ~bit(shard);
   f.committed |= bit(shard);
   (slot.further == 0 ? table_.cold(slot.record).digest : further_.at(slot.further).digest) = digest;
+  if (kept_ != nullptr) {
+    keep_sealed(slot);
+    fault_hit(FaultPoint::kManagerSealed);
+  }
   if (std::popcount(f.committed) == table_.hot(slot.record).shards) {
     seal(slot.record);
     return true;
@@ -235,6 +247,7 @@ void Images::end_lent(const ImageSlot& slot, Exit exit, TimePoint now) {
   Inflight& f = inflight(slot.record);
   ORBITKV_CHECK(f.lent & bit(shard), "end of a slot that is not lent");
   f.lent &= ~bit(shard);
+  if (kept_ != nullptr && exit == Exit::kQuarantine) kept_->taint_slab(words(slot).extent.slab);
   mem::Extent extent = take_out(slot);
   if (exit == Exit::kRelease) {
     pool_.release(std::move(extent));
@@ -247,6 +260,7 @@ void Images::end_lent(const ImageSlot& slot, Exit exit, TimePoint now) {
 
 // The slot's extent; the slot is absent from now on.
 mem::Extent Images::take_out(const ImageSlot& slot) {
+  if (kept_ != nullptr) keep_free(slot);
   mem::Extent extent = mem::Extent::restore(words(slot).extent);
   ColdRecord& c = table_.cold(slot.record);
   c.total_units -= units(extent.bytes());

@@ -21,6 +21,13 @@
 #include "cache/use.h"
 #include "mem/pool.h"
 
+namespace orbitkv::mem {
+struct KeptAt;
+struct KeptSlot;
+struct KeptWriter;
+class KeptTable;
+}  // namespace orbitkv::mem
+
 namespace orbitkv::cache {
 
 using OperationIndex = Id<struct OperationIndexTag, std::uint32_t>;
@@ -40,6 +47,13 @@ struct SlotWords {
   AllocationId revision;  // the allocation that it was saved into: bound into its checksums
 };
 
+// Whose grant a lent slot is for: kept, so that the next life of the Manager knows whom to ask.
+struct Writer {
+  SessionId session;
+  RecordIndex record;
+  OperationId operation;
+};
+
 struct SlotWant {
   BlockKey key;
   ShardId shard;
@@ -47,6 +61,7 @@ struct SlotWant {
   ByteCount bytes;
   OperationIndex owner;
   NodeId near = kAnyNode;  // where the bytes come from
+  Writer writer = {};
 };
 
 // All slots of an image at once.
@@ -88,6 +103,8 @@ class Images {
   };
   static constexpr ByteCount kUnitBytes{64};  // that extents are counted in
   Images(const Config& config, mem::Pool& pool, Namespaces& namespaces);
+  // Every slot is written there, too, from now on; outlives this. Before the first image.
+  void keep_in(mem::KeptTable& table) { kept_ = &table; }
   // Gives what is committed back to the pool; what is still lent, loading or held for a
   // device is quarantined.
   ~Images();
@@ -133,6 +150,12 @@ class Images {
   std::uint32_t& tag(RecordId record) { return table_.cold(record).prev; }
   void load_done(RecordId record);    // seals it
   void load_failed(RecordId record);  // its slots go back; the record when nothing pins it
+  // Ahead of the tier's first word: a device may write to its slots.
+  void note_device(RecordId record);
+
+  // A sealed image that an earlier life left, all its shards; the most recent one. One that has
+  // its key goes. False: there is no room for it.
+  bool adopt(std::span<const mem::KeptSlot> slots, NamespaceIndex name_space);
 
   // ---- storing to the tier: a device reads a sealed image, which keeps its place ----
   void hold_for_io(RecordId record);
@@ -244,6 +267,12 @@ class Images {
   void unpin_one(RecordId record);
   void retain(RecordId record);
   void demote();
+  // Kept memory (images_kept.cc). Nothing without.
+  mem::KeptAt kept_at(const ImageSlot& slot) const;
+  void keep_lent(const ImageSlot& slot, const mem::KeptWriter& writer);
+  void keep_sealed(const ImageSlot& slot);
+  void keep_free(const ImageSlot& slot);
+  void keep_none(RecordId record);
   RecordId victim();
 
   mem::Pool& pool_;
@@ -253,6 +282,7 @@ class Images {
   Residency table_;
   FurtherSlots further_;
   Keeper* keeper_ = nullptr;
+  mem::KeptTable* kept_ = nullptr;
   std::vector<Inflight> inflight_;
   std::uint32_t inflight_free_ = kNoLink;
   std::uint32_t idle_head_ = kNoLink, idle_tail_ = kNoLink;  // oldest first

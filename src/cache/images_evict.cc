@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "cache/images.h"
+#include "mem/kept_table.h"
 
 namespace orbitkv::cache {
 
@@ -102,6 +103,7 @@ void Images::touch(RecordId record) {
 
 void Images::drop(RecordId record) {
   if (!sealed(record)) return;
+  if (kept_ != nullptr) keep_none(record);
   table_.unindex(record);
   --stats_.sealed;
   step(table_.hot(record).state, ImageEvent::kDrop);
@@ -147,7 +149,10 @@ ByteCount Images::give_slots_back(RecordId record, std::uint64_t unsafe_shards) 
   ByteCount freed;
   const auto exit_slot = [&](const ImageSlot& slot) {
     mem::Extent extent = mem::Extent::restore(words(slot).extent);
-    if (unsafe_shards & bit(shard_of(slot))) {
+    const bool unsafe = unsafe_shards & bit(shard_of(slot));
+    if (kept_ != nullptr && unsafe) kept_->taint_slab(extent.slab());
+    if (kept_ != nullptr) keep_free(slot);
+    if (unsafe) {
       pool_.quarantine(std::move(extent));
     } else {
       freed += pool_.release(std::move(extent)).bytes;

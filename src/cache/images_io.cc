@@ -68,6 +68,8 @@ void Images::load_done(RecordId record) {
   c.total_units = c.units;
   for (std::uint32_t i = c.further; i != 0; i = further_.at(i).next) c.total_units += further_.at(i).units;
   if (c.pins > 0) stats_.pinned += bytes(record);
+  if (kept_ != nullptr)
+    for (std::uint16_t s = 0; s < shards(record); ++s) keep_sealed(slot_of(record, ShardId(s)));
   table_.push_recent(record);
   --stats_.loading;
   ++stats_.sealed;

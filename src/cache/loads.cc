@@ -141,6 +141,7 @@ Result<TransferId> Loads::tell(const Load& load) {
   }
   marks_.assign(shards, {});
   const TierSpace space = p_.namespaces.space(key.name_space, key.group);
+  p_.images.note_device(load.record);
   ORBITKV_ASSIGN_OR_RETURN(const TransferId transfer,
                            p_.tier->load({space, key.hash}, load.stored, words_, marks_));
   for (std::uint16_t s = 0; s < shards; ++s) {

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "cache/tier.h"
+#include "mem/kept_table.h"
 
 namespace orbitkv::cache {
 
@@ -24,6 +25,8 @@ std::optional<NamespaceIndex> Namespaces::intern(const model::NamespaceDigest& d
   if (unused == limits::kNamespaces) return std::nullopt;
   if (unused == entries_.size()) entries_.emplace_back();
   entries_[unused] = {digest, 1, std::string(text), {}};
+  if (kept_ != nullptr)
+    kept_->put_name_space(NamespaceIndex(static_cast<std::uint32_t>(unused)), digest.bytes);
   return NamespaceIndex(static_cast<std::uint32_t>(unused));
 }
 

@@ -14,6 +14,10 @@
 #include "base/ids.h"
 #include "model/geometry.h"
 
+namespace orbitkv::mem {
+class KeptTable;
+}  // namespace orbitkv::mem
+
 namespace orbitkv::cache {
 
 class Tier;
@@ -24,6 +28,8 @@ class Namespaces {
  public:
   // nullptr: no tier, no spaces.
   explicit Namespaces(Tier* tier = nullptr) : tier_(tier) {}
+  // Numbers are written there when they are given; outlives this.
+  void keep_in(mem::KeptTable& table) { kept_ = &table; }
   ~Namespaces();  // closes the spaces
   Namespaces(const Namespaces&) = delete;
   Namespaces& operator=(const Namespaces&) = delete;
@@ -54,6 +60,7 @@ class Namespaces {
   void close_spaces(Entry& entry);
 
   Tier* tier_;
+  mem::KeptTable* kept_ = nullptr;
   std::vector<Entry> entries_;
 };
 

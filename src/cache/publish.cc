@@ -155,7 +155,8 @@ void Publisher::lend_wanted(OperationIndex index, PublishAnswer& answer) {
                                       .shards = op.group.shards,
                                       .bytes = op.group.slot_bytes,
                                       .owner = index,
-                                      .near = op.node});
+                                      .near = op.node,
+                                      .writer = {op.key.session, op.key.record, op.key.operation}});
     if (!slot) {
       --answer.accepted;
       ++answer.dropped;

@@ -1,6 +1,7 @@
 #include "client/attachment.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <cstring>
@@ -71,7 +72,7 @@ void Attachment::hang_up() {
 }
 
 void Attachment::say_goodbye() {
-  slabs_.unmap_all();
+  slabs_->unmap_all();
   wire::Buffer bye;
   wire::encode(wire::Bye{}, bye);
   (void)socket_.send(bye).ok();  // the closing socket says most of it
@@ -289,13 +290,13 @@ bool Attachment::on_slabs(const wire::FrameView& view, const shm::Message& messa
   }
   if (view.type != wire::FrameType::kSlabRetire) return false;
   auto retire = wire::decode_slab_retire(message.frame);
-  if (retire.ok()) slabs_.retire(retire->slab);
+  if (retire.ok()) slabs_->retire(retire->slab);
   return true;
 }
 
 void Attachment::send_released(const Send& send) {
   if (!owes_slabs()) return;
-  for (const SlabId slab : slabs_.collect_released()) released_.push_back(slab);
+  for (const SlabId slab : slabs_->collect_released()) released_.push_back(slab);
   while (!released_.empty()) {
     wire::Buffer frame;
     wire::encode(wire::SlabReleased{released_.back()}, frame);
@@ -304,15 +305,24 @@ void Attachment::send_released(const Send& send) {
   }
 }
 
+std::unique_ptr<SlabTable> Attachment::leave_slabs() {
+  if (!slabs_->suspend()) return nullptr;
+  return std::exchange(slabs_, std::make_unique<SlabTable>(target_.slabs, target_.closing));
+}
+
 Status Attachment::map_offer(const shm::Message& message) {
   ORBITKV_ASSIGN_OR_RETURN(auto offer, wire::decode_slab_offer(message.frame));
   if (offer.slabs.size() != message.fds.size()) return reject("a slab offer without its descriptors");
   for (std::size_t i = 0; i < offer.slabs.size(); ++i) {
-    if (slabs_.has(offer.slabs[i].id)) continue;
-    ORBITKV_ASSIGN_OR_RETURN(auto mapped,
-                             mem::MappedSlab::map(message.fds[i], offer.slabs[i].id, offer.slabs[i].bytes));
+    const wire::SlabOffer::Slab& slab = offer.slabs[i];
+    if (slabs_->has(slab.id)) continue;
+    struct stat status{};
+    if (::fstat(message.fds[i].get(), &status) != 0) return errno_error("cannot look at a slab");
+    const SlabOrigin origin{offer.pool, status.st_dev, status.st_ino, slab.kept};
+    if (slabs_->resume(slab.id, slab.bytes, origin)) continue;
+    ORBITKV_ASSIGN_OR_RETURN(auto mapped, mem::MappedSlab::map(message.fds[i], slab.id, slab.bytes));
     channel_->beat();  // an offer of many slabs takes long
-    slabs_.add(std::move(mapped));
+    slabs_->add(std::move(mapped), origin);
   }
   channel_->wake_waiters();
   return ok_status();

@@ -88,11 +88,16 @@ class Attachment {
   void retire(RecordRef ref);
 
   // ---- slabs; but for the table I/O thread ----
-  SlabTable& slabs() { return slabs_; }
+  SlabTable& slabs() { return *slabs_; }
+  // Before the first offer: slabs of an earlier session, which may be offered again.
+  void use_slabs(std::unique_ptr<SlabTable> slabs) { slabs_ = std::move(slabs); }
+  // No operation is open, and the session has ended: slabs that the next one may offer again.
+  // nullptr: there are none.
+  std::unique_ptr<SlabTable> leave_slabs();
   // True: the frame is about slabs, which the Manager speaks of unasked, and has been obeyed.
   bool on_slabs(const wire::FrameView& view, const shm::Message& message);
   // Slabs retire, or the Manager has not been told of all that are unmapped.
-  bool owes_slabs() const { return slabs_.retiring() || !released_.empty(); }
+  bool owes_slabs() const { return slabs_->retiring() || !released_.empty(); }
   // False: the frame has not gone out, and is sent the next time.
   using Send = std::function<bool(const wire::Buffer& frame)>;
   void send_released(const Send& send);
@@ -108,7 +113,7 @@ class Attachment {
       : target_(std::move(target)),
         socket_(std::move(socket)),
         peer_(std::move(peer)),
-        slabs_(target_.slabs, target_.closing) {}
+        slabs_(std::make_unique<SlabTable>(target_.slabs, target_.closing)) {}
   Status greet();
   void start(shm::ClientChannel channel);
   Result<wire::Buffer> call_in_turn(wire::Opcode opcode, const Encode& encode, TimePoint deadline);
@@ -146,7 +151,7 @@ class Attachment {
   std::vector<RecordRef> retired_;
   std::uint64_t next_operation_ = 1;
 
-  SlabTable slabs_;
+  std::unique_ptr<SlabTable> slabs_;
   std::vector<SlabId> released_;  // that the Manager has not been told of
 };
 

@@ -13,8 +13,13 @@
 namespace orbitkv::client {
 namespace {
 constexpr int kFirstBackoffMs = 100;
+constexpr int kSuccessorMs = 10;  // where the next Manager is expected at once
 constexpr int kMaxBackoffMs = 2000;
-constexpr int kBeatMs = 1000;      // the longest between two signs of life
+constexpr int kBeatMs = 1000;  // the longest between two signs of life
+// Slabs whose memory outlives their Manager are kept mapped for the next one; then until its
+// offers, which come at once, have named them.
+constexpr Duration kMappedWithout = seconds(30);
+constexpr Duration kOffersWithin = seconds(5);
 constexpr int kRetirePollMs = 20;  // copies end without a word to the I/O thread
 
 // Every lifecycle reply starts its body with the request it answers.
@@ -79,6 +84,9 @@ bool IoThread::sleep_ms(int ms) {
 Status IoThread::attach() {
   ORBITKV_ASSIGN_OR_RETURN(auto made, Attachment::open(target_));
   Attachment& link = *made;
+  waiting_slabs_ = slabs_ != nullptr;
+  if (slabs_) link.use_slabs(std::move(slabs_));
+  attached_ = monotonic_now();
   link_.swap(std::move(made));
   // Whoever registers from here on sees either a session that is not ready, and this
   // loop takes the entry along, or one that is.
@@ -142,13 +150,15 @@ void IoThread::lost(const std::string& why) {
 }
 
 bool IoThread::attach_again() {
-  for (int backoff = kFirstBackoffMs; sleep_ms(backoff); backoff = std::min(2 * backoff, kMaxBackoffMs)) {
+  for (int backoff = slabs_ ? kSuccessorMs : kFirstBackoffMs; sleep_ms(backoff);
+       backoff = std::min(2 * backoff, kMaxBackoffMs)) {
     Status attached = attach();
     if (attached.ok()) {
       ORBITKV_INFO("attached to the Manager at %s", target_.path.c_str());
       return true;
     }
     lost(attached.error().message());
+    if (slabs_ && monotonic_now() - lost_at_ > kMappedWithout) slabs_.reset();
   }
   return false;
 }
@@ -180,7 +190,8 @@ bool IoThread::drop_session() {
     std::lock_guard lock(registry_.mutex);
     for (auto& [handle, entry] : registry_.entries) entry->registration.store(0);
   }
-  link_.swap(nullptr);
+  slabs_ = link_.swap(nullptr)->leave_slabs();
+  lost_at_ = monotonic_now();
   return true;
 }
 
@@ -206,6 +217,10 @@ void IoThread::serve_session(Attachment& link) {
       on_message(link, **message);
     }
     link.send_released([&](const wire::Buffer& frame) { return link.socket().send(frame).ok(); });
+    if (waiting_slabs_ && monotonic_now() - attached_ > kOffersWithin) {
+      link.slabs().drop_waiting();
+      waiting_slabs_ = false;
+    }
     if (fds[1].revents) return;
   }
 }

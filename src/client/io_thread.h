@@ -70,6 +70,9 @@ class IoThread {
   Executors& executors_;
   Registry& registry_;
   UniqueFd wake_;
+  std::unique_ptr<SlabTable> slabs_;  // without a session: those that the next one may offer again
+  bool waiting_slabs_ = false;        // the session has some that it has not offered yet
+  TimePoint attached_, lost_at_;
   std::thread thread_;
 
   std::mutex mutex_;

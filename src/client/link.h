@@ -33,13 +33,15 @@ class Link {
   }
   // I/O thread only.
   Attachment* mine() { return current_.get(); }
-  void swap(std::unique_ptr<Attachment> next) {
+  // Returns the one before, which is nobody else's any more.
+  std::unique_ptr<Attachment> swap(std::unique_ptr<Attachment> next) {
     std::lock_guard turn(gate_);
     swapping_.store(true, std::memory_order_relaxed);
     std::unique_lock lock(mutex_);
     current_.swap(next);
     lock.unlock();
     swapping_.store(false, std::memory_order_relaxed);
+    return next;
   }
 
  private:

@@ -35,7 +35,7 @@ SlabTable::~SlabTable() {
 SlabTable::Found SlabTable::use(SlabId name, Use& out) {
   const std::lock_guard lock(mutex_);
   const auto it = slabs_.find(name);
-  if (it == slabs_.end()) return Found::kNotYet;
+  if (it == slabs_.end() || it->second.waiting) return Found::kNotYet;
   if (it->second.retiring) return Found::kRetiring;
   it->second.uses.fetch_add(1, std::memory_order_relaxed);
   out = Use(it->second);
@@ -44,22 +44,24 @@ SlabTable::Found SlabTable::use(SlabId name, Use& out) {
 
 bool SlabTable::has(SlabId name) const {
   const std::lock_guard lock(mutex_);
-  return slabs_.contains(name);
+  const auto it = slabs_.find(name);
+  return it != slabs_.end() && !it->second.waiting;
 }
 
 // The user knows of it before any grant can name it.
-void SlabTable::add(mem::MappedSlab slab) {
+void SlabTable::add(mem::MappedSlab slab, const SlabOrigin& origin) {
   const std::lock_guard lock(mutex_);
   const SlabId name = slab.id();
   if (user_ != nullptr) user_->add_slab(bytes_of(slab));
-  slabs_.try_emplace(name, std::move(slab));
+  slabs_.try_emplace(name, std::move(slab), origin);
 }
 
 void SlabTable::retire(SlabId name) {
   const std::lock_guard lock(mutex_);
   const auto it = slabs_.find(name);
-  if (it == slabs_.end()) return released_.push_back(name);
+  if (it == slabs_.end() || it->second.waiting) return released_.push_back(name);
   if (std::exchange(it->second.retiring, true)) return;
+  it->second.told_in = session_;
   ++retiring_;
 }
 
@@ -75,13 +77,14 @@ std::vector<SlabId> SlabTable::collect_released() {
     if (at->second.retiring && at->second.uses.load(std::memory_order_acquire) == 0)
       to_close_.push_back(slabs_.extract(at));
   }
-  if (!to_close_.empty() && closing_ == Closing::kThread) start_closer();
+  if (!to_close_.empty()) start_closer();
   std::vector<SlabId> released;
   released.swap(released_);
   return released;
 }
 
 void SlabTable::start_closer() {
+  if (closing_ == Closing::kStepped) return;
   work_.notify_all();
   if (closer_.joinable()) return;
   try {
@@ -109,9 +112,11 @@ bool SlabTable::close_next(std::unique_lock<std::mutex>& lock) {
   Slabs::node_type slab = std::move(to_close_.back());
   to_close_.pop_back();
   const SlabId name = slab.key();
+  const std::uint64_t told_in = slab.mapped().told_in;
   lock.unlock();
   close(std::move(slab));
   lock.lock();
+  if (told_in != session_) return true;
   released_.push_back(name);
   --retiring_;
   return true;
@@ -119,6 +124,50 @@ bool SlabTable::close_next(std::unique_lock<std::mutex>& lock) {
 
 void SlabTable::close(Slabs::node_type slab) {
   if (user_ != nullptr) user_->remove_slab(bytes_of(slab.mapped().slab));
+}
+
+// ---- from one session to the next ----
+
+void SlabTable::let_go(Slabs::iterator at) {
+  to_close_.push_back(slabs_.extract(at));
+}
+
+// What the last session's Manager was to be told concerns nobody any more.
+bool SlabTable::suspend() {
+  const std::lock_guard lock(mutex_);
+  ++session_;
+  retiring_ = 0;
+  released_.clear();
+  for (auto it = slabs_.begin(); it != slabs_.end();) {
+    const auto at = it++;
+    at->second.waiting = at->second.origin.kept && !at->second.retiring;
+    if (!at->second.waiting) let_go(at);
+  }
+  if (!to_close_.empty()) start_closer();
+  return !slabs_.empty();
+}
+
+bool SlabTable::resume(SlabId name, ByteCount bytes, const SlabOrigin& origin) {
+  const std::lock_guard lock(mutex_);
+  const auto it = slabs_.find(name);
+  if (it == slabs_.end() || !it->second.waiting) return false;
+  if (it->second.origin.same_memory(origin) && it->second.slab.bytes() == bytes) {
+    it->second.waiting = false;
+    it->second.origin = origin;
+    return true;
+  }
+  let_go(it);
+  start_closer();
+  return false;
+}
+
+void SlabTable::drop_waiting() {
+  const std::lock_guard lock(mutex_);
+  for (auto it = slabs_.begin(); it != slabs_.end();) {
+    const auto at = it++;
+    if (at->second.waiting) let_go(at);
+  }
+  if (!to_close_.empty()) start_closer();
 }
 
 // Slabs that retired and are being closed, too: afterwards the client says that it maps none.

@@ -201,5 +201,84 @@ TEST(SlabTable, UsesAndRetirementFromManyThreads) {
   EXPECT_EQ(user.count(), 1u);
 }
 
+SlabOrigin origin_of(std::uint64_t inode, bool kept = true) {
+  return {7, 1, inode, kept};
+}
+
+// The same memory is the same slab: neither mapping nor device hears of the new session.
+TEST(SlabTable, KeptSlabsWaitForTheNextSession) {
+  User user;
+  SlabTable table(&user);
+  table.add(slab(1), origin_of(11));
+  table.add(slab(2), origin_of(12, false));
+  SlabTable::Use use;
+  ASSERT_EQ(table.use(SlabId(1), use), Found::kMapped);
+  const std::byte* const base = use->base();
+  use = {};
+  EXPECT_TRUE(table.suspend());
+  EXPECT_EQ(table.use(SlabId(1), use), Found::kNotYet) << "no session has offered it";
+  EXPECT_FALSE(table.has(SlabId(1)));
+  EXPECT_FALSE(table.resume(SlabId(2), kBytes, origin_of(12))) << "its memory went with its Manager";
+  EXPECT_TRUE(table.resume(SlabId(1), kBytes, origin_of(11)));
+  ASSERT_EQ(table.use(SlabId(1), use), Found::kMapped);
+  EXPECT_EQ(use->base(), base);
+  use = {};
+  table.drop_waiting();
+  EXPECT_TRUE(table.has(SlabId(1)));
+  table.unmap_all();
+  EXPECT_EQ(user.count(), 0u);
+}
+
+TEST(SlabTable, OtherMemoryUnderTheSameNameIsMappedAnew) {
+  for (const SlabOrigin& other :
+       {SlabOrigin{8, 1, 11, true}, SlabOrigin{7, 2, 11, true}, SlabOrigin{7, 1, 99, true}}) {
+    User user;
+    SlabTable table(&user);
+    table.add(slab(1), origin_of(11));
+    ASSERT_TRUE(table.suspend());
+    EXPECT_FALSE(table.resume(SlabId(1), kBytes, other));
+    EXPECT_FALSE(table.has(SlabId(1)));
+    table.add(slab(1), other);
+    EXPECT_TRUE(table.has(SlabId(1)));
+    table.unmap_all();
+    EXPECT_EQ(user.count(), 0u);
+  }
+  User user;
+  SlabTable table(&user);
+  table.add(slab(1), origin_of(11));
+  ASSERT_TRUE(table.suspend());
+  EXPECT_FALSE(table.resume(SlabId(1), kBytes + kBytes, origin_of(11)));
+}
+
+// Nobody waits to hear of slabs that an earlier Manager retired, or that were not offered again.
+TEST(SlabTable, TheNextManagerHearsOnlyOfWhatItRetires) {
+  User user;
+  SlabTable table(&user);
+  for (std::uint32_t i = 1; i <= 3; ++i) table.add(slab(i), origin_of(i));
+  table.retire(SlabId(1));
+  user.hold(true);
+  EXPECT_TRUE(table.collect_released().empty());
+  user.await_removal();
+  EXPECT_TRUE(table.suspend());
+  user.hold(false);
+  ASSERT_TRUE(table.resume(SlabId(2), kBytes, origin_of(2)));
+  table.drop_waiting();
+  EXPECT_FALSE(table.retiring());
+  table.retire(SlabId(2));
+  EXPECT_EQ(await_released(table), std::vector{SlabId(2)});
+  EXPECT_FALSE(table.retiring());
+  table.unmap_all();
+  EXPECT_EQ(user.count(), 0u);
+}
+
+TEST(SlabTable, WithoutKeptSlabsNothingWaits) {
+  User user;
+  SlabTable table(&user);
+  table.add(slab(1));
+  EXPECT_FALSE(table.suspend());
+  table.unmap_all();
+  EXPECT_EQ(user.count(), 0u);
+}
+
 }  // namespace
 }  // namespace orbitkv::client

@@ -132,6 +132,7 @@ Status Manager::make_session(Visitor& visitor, const wire::Hello& hello) {
   wire::encode(wire::HelloReply{place.id, place.epoch, incarnation_, shm::SessionLayout::kBytes,
                                 std::string("orbitkv ") + kVersion},
                out);
+  if (keep_) keep_->open_session(place.id, place.epoch, memory, visitor.peer.pidfd);
   const int fds[] = {memory.fd(), bell.get()};
   ORBITKV_RETURN_IF_ERROR(visitor.socket.send(out, fds));
   loop_->remove(visitor.socket.fd());

@@ -4,7 +4,7 @@
 // {"command": "drop", "digests": [hex prefix], "scope": name, "unasked": true, "force": bool,
 //  "unused_s": n, "where": "all" | "memory" | "ssd", "dry_run": bool},
 // {"command": "pool_list", "after": name}, {"command": "pool_add", "bytes": n},
-// {"command": "pool_drain", "bytes": n | "slab": name}.
+// {"command": "pool_drain", "bytes": n | "slab": name}, {"command": "upgrade", "binary": path}.
 // A drop is answered when it would survive a power loss, an eviction that waits when what was
 // being written has left; until then their questions wait here. Owned by the Manager; core thread.
 #pragma once
@@ -33,6 +33,9 @@ class Control {
   // Called once, at once or in a later poll(): the answer's JSON or why not.
   using Answer = std::function<void(const Result<std::string>&)>;
   void ask(const std::string& question, TimePoint now, Answer answer);
+  // What "upgrade" does; without it there is no successor to make place for.
+  using Succeed = std::function<Status(const std::string& binary)>;
+  void set_succeed(Succeed succeed) { succeed_ = std::move(succeed); }
   // Goes on with what waits: after the tier's events, and from time to time.
   void poll(TimePoint now);
 
@@ -93,6 +96,8 @@ class Control {
   const mem::Pool& pool_;
   SsdTier* tier_;
   Slabs& slabs_;
+  Result<std::string> upgrade(const std::string& binary) const;
+  Succeed succeed_;
   std::vector<Drop> drops_;
   std::vector<Eviction> evictions_;
 };

@@ -32,7 +32,9 @@ Result<std::unique_ptr<Manager>> Manager::create(const ServeOptions& options) {
   return manager;
 }
 
-Manager::~Manager() = default;
+Manager::~Manager() {
+  if (keep_) keep_->stop();
+}
 
 Status Manager::start() {
   started_ = monotonic_now();
@@ -45,16 +47,20 @@ Status Manager::start() {
   listener_ = std::make_unique<shm::Listener>(std::move(listener));
   ORBITKV_RETURN_IF_ERROR(open_ssd());
   options_.pool.stop_fd = signals_.get();  // Ctrl-C ends a long prefault
+  ORBITKV_RETURN_IF_ERROR(open_keep());
   ORBITKV_ASSIGN_OR_RETURN(pool_, mem::Pool::create(options_.pool));
   if (ssd_) ssd_->use_pool(*pool_);
+  ORBITKV_RETURN_IF_ERROR(make_kept_table());
   Host::Owner& owner = *this;
   host_ = std::make_unique<Host>(options_.core, *pool_, owner, ssd_.get(), first_epoch, options_.slabs);
   host_->watch_stalls(options_.stall);
   control_ = std::make_unique<Control>(host_->core(), *pool_, ssd_.get(), host_->slabs());
   ORBITKV_RETURN_IF_ERROR(watch_ssd());
+  ORBITKV_RETURN_IF_ERROR(watch_keep());
   ORBITKV_RETURN_IF_ERROR(loop_->add(pool_->ready_fd(), rt::kReadable, [this](rt::Ready) { tick(); }));
   loop_->every(kTick, [this] { tick(); });
   tick();
+  if (keep_) keep_->ready();
   return ok_status();
 }
 
@@ -80,6 +86,10 @@ int Manager::run() {
 // ---- polling ----
 
 bool Manager::poll() {
+  if (leaving_) {
+    check_left(monotonic_now());
+    return true;
+  }
   bool busy = false;
   for (std::size_t i = 0; i < host_->live().size(); ++i) {
     Session& session = host_->session(host_->live()[i]);
@@ -150,6 +160,7 @@ void Manager::on_closed(Session& session) {
 }
 
 void Manager::on_gone(Session& session) {
+  if (keep_) keep_->close_session(session.epoch());
   // The other way on_process_ended() has removed it.
   if (session.life == Session::Life::kClosed) loop_->remove(connection_of(session).peer().pidfd.get());
   loop_->remove(session.channel().wake_fd());
@@ -183,7 +194,9 @@ void Manager::watch_memory(TimePoint now) {
 }
 
 void Manager::tick() {
+  if (leaving_) return;
   const TimePoint now = monotonic_now();
+  if (keep_) keep_->tick();
   listen_again();
   for (const ProcessId process : processes_.take_ended()) host_->on_process_ended(process);
   watch_memory(now);
@@ -203,6 +216,8 @@ void Manager::on_stop_signal() {
     exit_code_ = pending.empty() ? 0 : 1;
     return loop_->stop();
   }
+  // systemd starts the next life, or drops what it stores: a stop need not take anything down.
+  if (options_.keeping == ServeOptions::Keeping::kSystemd) return leave();
   ORBITKV_INFO("stopping: no new work; waiting for claimed copies to end");
   draining_ = true;
   drain_deadline_ = monotonic_now() + options_.drain;

@@ -18,6 +18,7 @@
 #include "daemon/connection.h"
 #include "daemon/control.h"
 #include "daemon/host.h"
+#include "daemon/keep.h"
 #include "daemon/processes.h"
 #include "daemon/ssd_tier.h"
 #include "mem/pool.h"
@@ -36,6 +37,9 @@ struct ServeOptions {
   Duration spin = microseconds(50);  // polls this long after the last command
   Duration drain = seconds(30);      // how long a shutdown waits for claimed copies
   StallWatch::Options stall{seconds(30), false};
+  // What outlives the process: nothing, what the keeper at keeper_fd holds, or what systemd does.
+  enum class Keeping : std::uint8_t { kNothing, kKeeper, kSystemd } keeping = Keeping::kNothing;
+  int keeper_fd = -1;
 };
 
 class Manager final : private rt::Poller, private Host::Owner {
@@ -47,6 +51,9 @@ class Manager final : private rt::Poller, private Host::Owner {
   int run();
   // After run(): the SSD holds memory of ours still. Whoever lets the Manager go waits for it.
   bool device_busy() const { return ssd_ && ssd_->active(); }
+  // After run(): it has made place for its successor. The process ends without taking down what
+  // is kept.
+  bool left() const { return leaving_; }
   // From a signal: the first drains, the second says what is pending and ends.
   void on_stop_signal();
   std::string status_json() const override;
@@ -90,6 +97,15 @@ class Manager final : private rt::Poller, private Host::Owner {
   void adopt(Session& session, Connection& connection);
   void refuse(shm::Socket& socket, const Error& why);
 
+  // What outlives the process (manager_keep.cc).
+  Status open_keep();
+  Status make_kept_table();
+  Status watch_keep();
+  void poll_keep();
+  Status succeed(const std::string& binary);
+  void leave();
+  void check_left(TimePoint now);
+
   // Sessions (manager.cc).
   Connection& connection_of(const Session& session) const { return *connections_[session.id().value]; }
   void on_socket(SessionId id, rt::Ready ready);
@@ -110,6 +126,7 @@ class Manager final : private rt::Poller, private Host::Owner {
 
   ServeOptions options_;
   std::unique_ptr<rt::EventLoop> loop_;
+  std::unique_ptr<Keep> keep_;  // the pool and the core write to its table; nullptr: none
   std::unique_ptr<mem::Pool> pool_;
   std::unique_ptr<SsdTier> ssd_;  // maps the pool's slabs; nullptr: none
   std::unique_ptr<Host> host_;    // uses both
@@ -123,7 +140,8 @@ class Manager final : private rt::Poller, private Host::Owner {
   std::uint64_t next_visitor_ = 1;
   TimePoint started_, drain_deadline_, last_busy_;
   std::uint32_t stop_signals_ = 0;
-  bool draining_ = false;
+  bool draining_ = false, leaving_ = false;
+  TimePoint leave_from_, leave_deadline_;
   bool memory_left_ = false;
   bool listening_ = false;
   std::uint64_t pressure_ = 0;  // as it was last read

@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "daemon/keep.h"
 #include "wire/lifecycle.h"
 
 namespace orbitkv::daemon {
@@ -23,6 +24,12 @@ unsigned long long mebibytes(ByteCount bytes) {
   return bytes.value >> 20;
 }
 
+ByteCount largest(const mem::Pool& pool) {
+  ByteCount most;
+  for (const mem::SlabInfo& slab : pool.slabs()) most = std::max(most, slab.bytes);
+  return most;
+}
+
 std::string pids_text(const std::vector<int>& pids) {
   std::string text;
   for (const int pid : pids) text += format_text("%s%d", text.empty() ? "" : ", ", pid);
@@ -34,8 +41,10 @@ std::string pids_text(const std::vector<int>& pids) {
 Slabs::Slabs(const Parts& parts, const Config& config)
     : p_(parts),
       config_(config),
-      slab_bytes_(parts.pool.slabs().front().bytes),
-      wanted_(static_cast<std::uint32_t>(parts.pool.slabs().size())) {
+      slab_bytes_(largest(parts.pool)),
+      configured_(parts.pool.planned_slabs()),
+      wanted_(configured_) {
+  if (config.keep != nullptr) wanted_ = config.keep->wanted(configured_).value_or(configured_);
   const ByteCount share(parts.pool.stats().configured.value / kHeadroomShare);
   if (config_.headroom.value == 0) config_.headroom = std::max(slab_bytes_, share);
 }
@@ -53,7 +62,7 @@ Status Slabs::offer(Session& session) {
     std::uint32_t last = session.slabs_offered;
     for (const Offered& each : offered_) {
       if (each.number <= session.slabs_offered || fds.size() == limits::kFdsPerMessage) continue;
-      offer.slabs.push_back({each.slab.id, each.slab.bytes, each.slab.huge == each.slab.bytes});
+      offer.slabs.push_back({each.slab.id, each.slab.bytes, each.slab.huge == each.slab.bytes, each.kept});
       fds.push_back(p_.pool.slab_fd(each.slab.slot));
       last = each.number;
     }
@@ -96,7 +105,8 @@ bool Slabs::released(const Session& session, SlabId slab) {
 void Slabs::take() {
   // The device may be asked to write into a slab as soon as the core can place a block there.
   for (const mem::SlabInfo& slab : p_.pool.collect_offered()) {
-    offered_.push_back({++last_number_, slab});
+    const bool kept = config_.keep != nullptr && config_.keep->offer(slab, p_.pool.slab_memory(slab.slot));
+    offered_.push_back({++last_number_, slab, kept});
     if (p_.tier != nullptr) p_.tier->add_slab(slab);
   }
   if (p_.tier != nullptr) p_.tier->map_waiting();
@@ -152,6 +162,7 @@ void Slabs::tick(TimePoint now) {
   replace(now);
   choose(now);
   step(now);
+  if (config_.keep != nullptr) config_.keep->note_wanted(wanted_, configured_);
 }
 
 void Slabs::note_quarantine(TimePoint now) {
@@ -259,6 +270,8 @@ void Slabs::follow() {
     told_ = report.slab;
   }
   if (report.state != RetireState::kDrained) return;
+  // Its pages live as long as the store has it.
+  if (config_.keep != nullptr && !config_.keep->let_go(p_.pool.slab(report.slab).id)) return;
   if (p_.tier != nullptr) p_.tier->remove_slab(report.slab);
   p_.core.abandon_slab();
   gone_.back().abandoned = true;

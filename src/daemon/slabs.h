@@ -20,6 +20,8 @@
 
 namespace orbitkv::daemon {
 
+class Keep;
+
 // How frames reach the clients of open sessions.
 class Frames {
  public:
@@ -38,6 +40,7 @@ class Slabs {
     Duration retire_after = seconds(1);  // from the first quarantined byte: deaths touch several extents
     ByteCount least;                     // memory pressure makes the pool no smaller; 0: not at all
     ByteCount headroom;                  // beyond the pool's size, for slabs that go; 0: a slab or 1/16
+    Keep* keep = nullptr;                // what outlives the process; nullptr: nothing
   };
   struct Parts {
     mem::Pool& pool;
@@ -90,6 +93,7 @@ class Slabs {
   struct Offered {
     std::uint32_t number = 0;  // rising
     mem::SlabInfo slab;
+    bool kept = false;
   };
   struct Gone {
     SlabId name;
@@ -122,7 +126,8 @@ class Slabs {
 
   Parts p_;
   Config config_;
-  const ByteCount slab_bytes_;  // of a new one
+  const ByteCount slab_bytes_;      // of a new one
+  const std::uint32_t configured_;  // slabs of the pool's configured size
   std::uint32_t wanted_;
   std::vector<Offered> offered_;
   std::uint32_t last_number_ = 0;

@@ -170,6 +170,7 @@ void SsdTier::find(cache::TierSpace space, std::span<const BlockHash> hashes, st
 Result<cache::TransferId> SsdTier::load(const Key&, cache::TierRef record,
                                         std::span<const mem::Extent::Words> slots,
                                         std::span<cache::LoadedSlot> slots_out) {
+  if (loads_stopped_) return busy("the Manager makes place for its successor");
   slots_.clear();
   for (const mem::Extent::Words& slot : slots)
     if (!mapped(slot)) return recompute("a slab of the pool is not mapped for SSD I/O");

@@ -51,6 +51,8 @@ class SsdTier final : public cache::Tier {
   int completion_fd() const { return io_->completion_fd(); }
   bool active() const { return store_->active(); }
   TimePoint due() const { return store_->due(); }  // poll() at the latest then
+  // No load begins any more: kBusy.
+  void stop_loads() { loads_stopped_ = true; }
   // The store's events of now, told to the core. Called in turns of the loop, not by the core.
   // False: there were none.
   bool poll(cache::Core& core, TimePoint now);
@@ -105,7 +107,7 @@ class SsdTier final : public cache::Tier {
   std::unordered_map<ssd::TransferId, Charged> writes_;
   std::vector<mem::SlabInfo> unmapped_;
   ByteCount copies_charged_;  // of the store's, when it reclaims
-  bool asked_for_any_ = false;
+  bool asked_for_any_ = false, loads_stopped_ = false;
   std::vector<ssd::StoreEvent> events_;  // of the poll() at hand
   std::vector<ssd::StoreEvent> flushed_;
   std::vector<ssd::StoredRef> found_;  // of the find() at hand

@@ -1,4 +1,6 @@
 // The status object. Field names are part of the interface (docs/protocol.md).
+#include <unistd.h>
+
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -176,6 +178,14 @@ json pool_json(const mem::PoolStats& pool, const cache::CoreStats& core, const S
           {"retired_slabs", slabs.retired()},
           {"limit", slabs.limit().value}};
 }
+
+json kept_json(const Keep::View& view) {
+  return {{"by", view.kind},
+          {"alive", view.alive},
+          {"blocks", view.blocks},
+          {"old_grants", view.old_grants},
+          {"not_kept", view.not_kept}};
+}
 }  // namespace
 
 std::string Manager::status_json() const {
@@ -203,6 +213,7 @@ std::string Manager::status_json() const {
   json status = {{"version", kVersion},
                  {"incarnation", format_text("%016llx", static_cast<unsigned long long>(incarnation_.value))},
                  {"uptime_s", static_cast<double>((now - started_).ns) / 1e9},
+                 {"pid", ::getpid()},
                  {"socket", options_.socket},
                  {"draining", draining_},
                  {"sessions", sessions},
@@ -237,6 +248,7 @@ std::string Manager::status_json() const {
                  {"stalls", host_->stalls().stats().stalls},
                  {"revivals", host_->stalls().stats().revivals},
                  {"stalled_killed", host_->stalls().stats().condemned}};
+  if (keep_) status["kept"] = kept_json(keep_->view());
   if (ssd_) status["loads"] = loads_json(core);
   if (ssd_) status["ssd"] = ssd_json(*ssd_);
   return status.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -56,7 +56,7 @@ ByteCount ExtentAllocator::footprint(ByteCount bytes) {
   return ByteCount(footprint_units(bytes) * kExtentUnit);
 }
 
-void ExtentAllocator::add_slab(SlabSlot slab, ByteCount bytes) {
+void ExtentAllocator::add_slab(SlabSlot slab, ByteCount bytes, std::span<const UsedRun> used) {
   ORBITKV_CHECK(slab.value < limits::kSlabs, "slab slot above limits::kSlabs");
   ORBITKV_CHECK(bytes.value > 0 && bytes.value % kExtentUnit == 0 && bytes <= limits::kSlabBytes,
                 "a slab is a multiple of 64 bytes and at most limits::kSlabBytes");
@@ -67,7 +67,15 @@ void ExtentAllocator::add_slab(SlabSlot slab, ByteCount bytes) {
   ORBITKV_CHECK(slab_units_[slab.value] == 0, "slab added twice");
   const auto units = static_cast<std::uint32_t>(bytes.value / kExtentUnit);
   slab_units_[slab.value] = units;
-  add_run(Position{slab.value} << kSlabShift, units);
+  const Position begin = Position{slab.value} << kSlabShift;
+  std::uint32_t free = 0;
+  for (const UsedRun& run : used) {
+    ORBITKV_CHECK(run.begin >= free && run.units > 0 && run.begin <= units && run.units <= units - run.begin,
+                  "used runs of a slab overlap or leave it");
+    if (run.begin > free) add_run(begin + free, run.begin - free);
+    free = run.begin + run.units;
+  }
+  if (free < units) add_run(begin + free, units - free);
 }
 
 void ExtentAllocator::retire_slab(SlabSlot slab) {

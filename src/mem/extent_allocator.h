@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/ids.h"
@@ -20,6 +21,12 @@ namespace orbitkv::mem {
 
 inline constexpr std::uint64_t kExtentUnit = 64;
 
+// Of a slab, in units.
+struct UsedRun {
+  std::uint32_t begin = 0, units = 0;
+  friend bool operator==(const UsedRun&, const UsedRun&) = default;
+};
+
 class ExtentAllocator {
  public:
   struct Place {
@@ -29,8 +36,9 @@ class ExtentAllocator {
   };
 
   ExtentAllocator();
-  // bytes: a multiple of kExtentUnit, at most limits::kSlabBytes.
-  void add_slab(SlabSlot slab, ByteCount bytes);
+  // bytes: a multiple of kExtentUnit, at most limits::kSlabBytes. `used`: the footprints of what
+  // is lent from it already, ascending and disjoint.
+  void add_slab(SlabSlot slab, ByteCount bytes, std::span<const UsedRun> used = {});
   // Nothing is lent from it from now on; what is released there is only checked.
   void retire_slab(SlabSlot slab);
   void remove_slab(SlabSlot slab);                 // a retiring one: its slot may be added again

@@ -12,17 +12,20 @@ NodeAllocator::Part* NodeAllocator::find(NodeId node) const {
   return nullptr;
 }
 
-void NodeAllocator::add_slab(SlabSlot slab, ByteCount bytes, NodeId node) {
-  Part* part = find(node);
+void NodeAllocator::add_slab(const NewSlab& slab, std::span<const UsedRun> used) {
+  Part* part = find(slab.node);
   if (!part) {
     parts_.push_back(std::make_unique<Part>());
     part = parts_.back().get();
-    part->node = node;
+    part->node = slab.node;
   }
-  part->allocator.add_slab(slab, bytes);
-  part->capacity += bytes;
-  if (slabs_.size() <= slab.value) slabs_.resize(slab.value + 1);
-  slabs_[slab.value] = {part, bytes, {}, false};
+  part->allocator.add_slab(slab.slot, slab.bytes, used);
+  ByteCount lent;
+  for (const UsedRun& run : used) lent += run.units * ByteCount(kExtentUnit);
+  part->capacity += slab.bytes;
+  part->used += lent;
+  if (slabs_.size() <= slab.slot.value) slabs_.resize(slab.slot.value + 1);
+  slabs_[slab.slot.value] = {part, slab.bytes, lent, false};
 }
 
 void NodeAllocator::retire_slab(SlabSlot slot) {

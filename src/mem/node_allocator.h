@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/ids.h"
@@ -26,7 +27,12 @@ class NodeAllocator {
 
   // Which policy gives the order; it outlives this.
   explicit NodeAllocator(const NodePolicy& policy) : policy_(policy) {}
-  void add_slab(SlabSlot slab, ByteCount bytes, NodeId node);
+  struct NewSlab {
+    SlabSlot slot;
+    ByteCount bytes;
+    NodeId node = kAnyNode;
+  };
+  void add_slab(const NewSlab& slab, std::span<const UsedRun> used = {});
   void retire_slab(SlabSlot slab);  // as ExtentAllocator has it
   void remove_slab(SlabSlot slab);
   // near: where the bytes will be used; unknown: where most is free.

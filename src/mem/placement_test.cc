@@ -187,7 +187,7 @@ class Nodes : public testing::Test {
 
 TEST_F(Nodes, AnExtentComesFromTheNearestNodeThatHasRoom) {
   for (const std::uint32_t i : {0u, 1u, 2u, 3u})
-    nodes_.add_slab(SlabSlot(i), 8 * kMiB, NodeId(static_cast<std::int32_t>(i)));
+    nodes_.add_slab({SlabSlot(i), 8 * kMiB, NodeId(static_cast<std::int32_t>(i))});
   Ids found;
   for (int i = 0; i < 5; ++i) found.push_back(node_of(nodes_.allocate(8 * kMiB, NodeId(2))));
   EXPECT_EQ(found, (Ids{2, 3, 0, 1, -1}));
@@ -200,8 +200,8 @@ TEST_F(Nodes, AnExtentComesFromTheNearestNodeThatHasRoom) {
 }
 
 TEST_F(Nodes, WhoIsNowhereTakesWhereMostIsFree) {
-  nodes_.add_slab(SlabSlot(0), 8 * kMiB, NodeId(0));
-  nodes_.add_slab(SlabSlot(1), 16 * kMiB, NodeId(1));
+  nodes_.add_slab({SlabSlot(0), 8 * kMiB, NodeId(0)});
+  nodes_.add_slab({SlabSlot(1), 16 * kMiB, NodeId(1)});
   EXPECT_EQ(node_of(nodes_.allocate(12 * kMiB, kAnyNode)), 1);
   EXPECT_EQ(node_of(nodes_.allocate(4 * kMiB, NodeId(99))), 0);
   EXPECT_EQ(node_of(nodes_.allocate(8 * kMiB, kAnyNode)), -1);
@@ -209,8 +209,8 @@ TEST_F(Nodes, WhoIsNowhereTakesWhereMostIsFree) {
 }
 
 TEST_F(Nodes, SlabsOfNoKnownNodeAreTheLastResort) {
-  nodes_.add_slab(SlabSlot(0), 8 * kMiB, kAnyNode);
-  nodes_.add_slab(SlabSlot(1), 4 * kMiB, NodeId(1));
+  nodes_.add_slab({SlabSlot(0), 8 * kMiB, kAnyNode});
+  nodes_.add_slab({SlabSlot(1), 4 * kMiB, NodeId(1)});
   EXPECT_EQ(node_of(nodes_.allocate(4 * kMiB, NodeId(2))), 1);
   EXPECT_EQ(node_of(nodes_.allocate(4 * kMiB, NodeId(2))), 0);
   EXPECT_EQ(nodes_.remote(), 2u);

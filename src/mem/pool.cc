@@ -12,10 +12,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "mem/host_memory.h"
+#include "mem/kept_scan.h"
 #include "mem/node_allocator.h"
 #include "mem/placement.h"
 #include "mem/pool_size.h"
@@ -71,6 +73,8 @@ struct Pool::Impl {
   NodePolicy policy;
   NodeAllocator allocator{policy};
   std::uint64_t last_allocation = first_allocation();
+  KeptTable* kept = nullptr;
+  std::uint32_t planned = 0;
   PoolStats stats;
   ByteCount offered_used;  // of stats.used: lent from slabs that are offered
 
@@ -81,7 +85,9 @@ struct Pool::Impl {
   void note_node(SlabInfo& slab, NodeId found);
   Status start(std::span<const SlabSlot> fresh);
   void ring() const { ::eventfd_write(ready.get(), 1); }
-  void offer(SlabInfo& slab, Placement placement);
+  void offer(SlabInfo& slab, Placement placement, std::span<const UsedRun> used = {});
+  void take_over(KeptPool& from);
+  void adopt_slab(KeptPool::Slab& from);
   void forget(SlabInfo& slab);
   void settle_failure();
   void drop_unbuilt();
@@ -130,6 +136,7 @@ void Pool::Impl::place(UniqueFd fd, PageSource from, ByteCount bytes) {
   slab = {};
   slab.slot = slot;
   slab.id = SlabId(next_name++);
+  if (kept) kept->name_given(SlabId(next_name));
   slab.bytes = bytes;
   memory[slot.value] = std::move(fd);
   source[slot.value] = from;
@@ -183,9 +190,9 @@ Status Pool::Impl::start(std::span<const SlabSlot> fresh) {
   return ok_status();
 }
 
-void Pool::Impl::offer(SlabInfo& slab, Placement placement) {
+void Pool::Impl::offer(SlabInfo& slab, Placement placement, std::span<const UsedRun> used) {
   advance(slab, SlabState::kOffered, placement);
-  allocator.add_slab(slab.slot, slab.bytes, slab.node);
+  allocator.add_slab({slab.slot, slab.bytes, slab.node}, used);
   stats.building -= slab.bytes;
   stats.capacity += slab.bytes;
   stats.huge += slab.huge;
@@ -195,6 +202,7 @@ void Pool::Impl::offer(SlabInfo& slab, Placement placement) {
 void Pool::Impl::forget(SlabInfo& slab) {
   advance(slab, SlabState::kGone);
   if (policy.active()) policy.move(slab.bytes, slab.node, kAnyNode);
+  if (kept) kept->drop_slab(slab.slot);
   memory[slab.slot.value].reset();
   unused.push_back(slab.slot);
 }
@@ -227,6 +235,40 @@ void Pool::Impl::count_returned(SlabInfo& slab, ByteCount bytes) {
   if (slab.state == SlabState::kOffered) offered_used -= bytes;
 }
 
+// Its images are adopted one by one; what else a tainted slab has is out of use for good.
+void Pool::Impl::adopt_slab(KeptPool::Slab& from) {
+  const SlabSlot slot(static_cast<std::uint32_t>(slabs.size()));
+  SlabInfo& slab = slabs.emplace_back();
+  memory.push_back(std::move(from.memory));
+  source.push_back(PageSource::kShared);
+  slab.slot = slot;
+  slab.id = from.name;
+  slab.bytes = from.bytes;
+  slab.huge = from.huge;
+  slab.node = policy.active() ? from.node : kAnyNode;
+  stats.building += slab.bytes;
+  if (policy.active()) policy.move(slab.bytes, kAnyNode, slab.node);
+  advance(slab, SlabState::kTouched);
+  const UsedRun all{0, static_cast<std::uint32_t>(slab.bytes.value / kExtentUnit)};
+  offer(slab, Placement::kBeforeOffer,
+        from.tainted ? std::span(&all, 1) : std::span(from.used.data(), from.used.size()));
+  if (!from.tainted) return;
+  ByteCount rest = slab.bytes;
+  for (const UsedRun& run : from.used) rest -= run.units * ByteCount(kExtentUnit);
+  count_lent(slab, rest);
+  slab.quarantined += rest;
+  stats.quarantined += rest;
+}
+
+void Pool::Impl::take_over(KeptPool& from) {
+  id = from.id;
+  next_name = from.next_name;
+  last_allocation = std::max(last_allocation, from.allocations.value);
+  for (KeptPool::Slab& slab : from.slabs) adopt_slab(slab);
+  config.kept = nullptr;
+  ring();
+}
+
 Result<std::unique_ptr<Pool>> Pool::create(const PoolConfig& config) {
   ORBITKV_RETURN_IF_ERROR(check_config(config));
   auto impl = std::make_unique<Impl>();
@@ -238,15 +280,20 @@ Result<std::unique_ptr<Pool>> Pool::create(const PoolConfig& config) {
   const bool on = config.huge_pages == HugePages::kOn;
   impl->config.bytes = rounded_up(config.bytes, on ? limits::kHugePageBytes.value : kPage);
   const HostMemory memory = read_host_memory();
-  ORBITKV_RETURN_IF_ERROR(check_memory(impl->config, memory));
+  std::vector<ByteCount> sizes = slab_sizes(impl->config.bytes, config.slab);
+  impl->planned = static_cast<std::uint32_t>(sizes.size());
+  PoolConfig missing = impl->config;
+  if (config.kept != nullptr) missing.bytes = leave_out(*config.kept, sizes);
+  ORBITKV_RETURN_IF_ERROR(check_memory(missing, memory));
   impl->ready = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!impl->ready.valid()) return errno_error("cannot make an eventfd");
-  const std::vector<ByteCount> sizes = slab_sizes(impl->config.bytes, config.slab);
   impl->stats.configured = impl->config.bytes;
-  ORBITKV_RETURN_IF_ERROR(allow_descriptors(sizes.size()));
+  ORBITKV_RETURN_IF_ERROR(allow_descriptors(sizes.size() + (config.kept ? config.kept->slabs.size() : 0)));
   // Builders are told where descriptors stand.
   impl->memory.reserve(limits::kSlabs);
   if (config.numa) impl->policy = NodePolicy(config.topology ? *config.topology : read_topology());
+  if (config.kept != nullptr) impl->take_over(*config.kept);
+  if (sizes.empty()) return std::unique_ptr<Pool>(new Pool(std::move(impl)));
   ORBITKV_RETURN_IF_ERROR(impl->make_slabs(sizes, memory.reserved_huge));
   if (on) {
     ORBITKV_RETURN_IF_ERROR(impl->builder->wait(impl->config.stop_fd));
@@ -298,6 +345,7 @@ std::optional<Extent> Pool::allocate(ByteCount bytes, NodeId near) {
   extent.offset_ = place->offset;
   extent.bytes_ = rounded;
   extent.allocation_ = AllocationId(++impl_->last_allocation);
+  if (impl_->kept) impl_->kept->allocation_given(extent.allocation_);
   impl_->count_lent(impl_->slabs[place->slab.value], extent.bytes_);
   return extent;
 }
@@ -319,6 +367,25 @@ ReleaseReceipt Pool::quarantine(Extent extent) {
   impl_->slabs[words.slab.value].quarantined += words.bytes;
   impl_->stats.quarantined += words.bytes;
   return {words.bytes};
+}
+
+// ---- what outlives the process ----
+
+void Pool::keep_in(KeptTable& table) {
+  impl_->kept = &table;
+  table.name_given(SlabId(impl_->next_name));
+  table.allocation_given(AllocationId(impl_->last_allocation));
+}
+
+Extent Pool::adopt(SlabSlot slot, std::uint64_t offset, ByteCount bytes) {
+  Extent extent;
+  extent.slab_ = slot;
+  extent.offset_ = offset;
+  extent.bytes_ = bytes;
+  extent.allocation_ = AllocationId(++impl_->last_allocation);
+  if (impl_->kept) impl_->kept->allocation_given(extent.allocation_);
+  impl_->count_lent(impl_->slabs.at(slot.value), bytes);
+  return extent;
 }
 
 // ---- slabs at run time ----
@@ -347,6 +414,10 @@ Result<SlabId> Pool::add(ByteCount bytes) {
 
 void Pool::begin_retire(SlabSlot slot) {
   SlabInfo& slab = impl_->slabs.at(slot.value);
+  if (impl_->kept) {
+    impl_->kept->retire_slab(slot);
+    fault_hit(FaultPoint::kManagerRetireMarked);
+  }
   advance(slab, SlabState::kRetiring);
   impl_->allocator.retire_slab(slot);
   impl_->stats.capacity -= slab.bytes;
@@ -381,6 +452,10 @@ const SlabInfo& Pool::slab(SlabSlot slab) const {
 
 std::uint64_t Pool::id() const {
   return impl_->id;
+}
+
+std::uint32_t Pool::planned_slabs() const {
+  return impl_->planned;
 }
 
 ByteCount Pool::capacity() const {

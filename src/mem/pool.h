@@ -20,6 +20,9 @@
 
 namespace orbitkv::mem {
 
+struct KeptPool;
+class KeptTable;
+
 struct PoolConfig {
   ByteCount bytes;  // total, cut as slab_sizes() says
   ByteCount slab;   // 0; else slabs of so many bytes, for tests and simulation
@@ -34,6 +37,8 @@ struct PoolConfig {
   // 0: the pool's id is random, its first allocation from clock and chance. Else both follow
   // from this number, which rises from one life of a Manager to the next. For simulation.
   std::uint32_t life = 0;
+  // What an earlier life left: its slabs are this pool's, the rest is built. Taken from.
+  KeptPool* kept = nullptr;
 };
 
 // A lent extent. Move-only; its only exits are Pool::release and Pool::quarantine.
@@ -105,6 +110,14 @@ class Pool {
   ReleaseReceipt release(Extent extent);
   ReleaseReceipt quarantine(Extent extent);  // bytes stay out of use as long as their slab lives
 
+  // ---- what outlives the process ----
+
+  // From now on names, allocation ids and the ends of slabs are written there first. Outlives
+  // the pool.
+  void keep_in(KeptTable& table);
+  // An extent that PoolConfig::kept names as used; each once.
+  Extent adopt(SlabSlot slab, std::uint64_t offset, ByteCount bytes);
+
   // ---- slabs at run time ----
 
   // One slab more, built in the background and offered like the others. kBusy: one is being
@@ -122,8 +135,9 @@ class Pool {
   const SlabInfo& slab(SlabSlot slab) const;
   std::uint64_t id() const;  // pool id, random
   PoolStats stats() const;
-  ByteCount capacity() const;    // of offered slabs
-  ByteCount free_bytes() const;  // of those, in pieces
+  std::uint32_t planned_slabs() const;  // that make up the configured size
+  ByteCount capacity() const;           // of offered slabs
+  ByteCount free_bytes() const;         // of those, in pieces
 
  private:
   struct Impl;

@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "base/text.h"
 #include "mem/extent_allocator.h"
+#include "mem/kept_scan.h"
 #include "mem/pool.h"
 
 namespace orbitkv::mem {
@@ -41,6 +42,25 @@ std::vector<ByteCount> slab_sizes(ByteCount bytes, ByteCount each) {
   const std::uint64_t count = std::max(least, std::min(kSlabsWanted, bytes.value / kLeastSlab.value));
   const std::uint64_t step = count * limits::kHugePageBytes.value;
   return cut(bytes, ByteCount((bytes.value + step - 1) / step * limits::kHugePageBytes.value));
+}
+
+ByteCount leave_out(const KeptPool& kept, std::vector<ByteCount>& sizes) {
+  ByteCount odd;  // of kept slabs of another size
+  for (const KeptPool::Slab& slab : kept.slabs) {
+    const auto same = std::find(sizes.begin(), sizes.end(), slab.bytes);
+    if (same == sizes.end()) {
+      odd += slab.bytes;
+    } else {
+      sizes.erase(same);
+    }
+  }
+  while (!sizes.empty() && odd >= sizes.back()) {
+    odd -= sizes.back();
+    sizes.pop_back();
+  }
+  ByteCount left;
+  for (const ByteCount size : sizes) left += size;
+  return left;
 }
 
 Status check_config(const PoolConfig& config) {

@@ -302,7 +302,7 @@ inline std::vector<DecoderCase> bank_cases() {
 }
 
 inline std::vector<DecoderCase> socket_cases() {
-  const SlabOffer offer{77, {{SlabId(1), kGiB, true}, {SlabId(2), 64 * kMiB, false}}};
+  const SlabOffer offer{77, {{SlabId(1), kGiB, true, false}, {SlabId(2), 64 * kMiB, false, true}}};
   return {
       {"hello", encoded(Hello{kAbiVersion, PeerRole::kEngine, "orbitkv 0.1.0 (test)"}),
        probe_frame<decode_hello>},

@@ -256,7 +256,8 @@ void encode(const SlabOffer& m, Buffer& out) {
   for (const auto& slab : m.slabs) {
     f.put(slab.id.value);
     f.put(static_cast<std::uint8_t>(slab.huge));
-    f.zeros(3);
+    f.put(static_cast<std::uint8_t>(slab.kept));
+    f.zeros(2);
     f.put(slab.bytes.value);
   }
   f.finish();
@@ -272,11 +273,12 @@ Result<SlabOffer> decode_slab_offer(std::span<const std::byte> frame) {
   for (std::uint32_t i = 0; i < count && in.ok(); ++i) {
     SlabOffer::Slab slab;
     slab.id = SlabId(in.get<std::uint32_t>());
-    const auto huge = in.get<std::uint8_t>();
-    in.zeros(3);
+    const auto huge = in.get<std::uint8_t>(), kept = in.get<std::uint8_t>();
+    in.zeros(2);
     slab.bytes = ByteCount(in.get<std::uint64_t>());
     slab.huge = huge == 1;
-    in.require(huge <= 1, "huge is neither 0 nor 1");
+    slab.kept = kept == 1;
+    in.require(huge <= 1 && kept <= 1, "huge or kept is neither 0 nor 1");
     in.require(slab.bytes.value > 0 && slab.bytes <= limits::kSlabBytes, "a slab of an impossible size");
     m.slabs.push_back(slab);
   }

@@ -60,6 +60,7 @@ struct SlabOffer {
     SlabId id;
     ByteCount bytes;
     bool huge = false;
+    bool kept = false;  // its memory outlives the Manager: the next one may offer it again
   };
   std::uint64_t pool = 0;
   std::vector<Slab> slabs;

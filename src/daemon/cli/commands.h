@@ -44,8 +44,20 @@ struct ServeFlags {
   std::string ssd_daily_write_budget;  // "": none
   std::string ssd_scrub_rate;          // a second; "": off
   std::uint32_t load_wait_ms = 5000;
+  // What outlives the process.
+  bool keep = false;
+  std::string keep_with = "auto";
+  int keeper_fd = -1;  // of the child of a keeper; -1: there is none
 };
-int serve(const ServeFlags& flags);
+// `arguments`: those of the process behind its name, for a keeper to start it with.
+int serve(const ServeFlags& flags, const std::vector<std::string>& arguments);
+
+struct UpgradeFlags {
+  std::string socket;
+  std::string binary;  // "": what stands at the path of the running one
+  bool json = false;
+};
+int upgrade(const UpgradeFlags& flags);
 
 struct StatusFlags {
   std::string socket;

@@ -230,4 +230,13 @@ int drop(const DropFlags& flags) {
   return show_dropped("drop", *answer, flags.json);
 }
 
+int upgrade(const UpgradeFlags& flags) {
+  json request = {{"command", "upgrade"}};
+  if (!flags.binary.empty()) request["binary"] = flags.binary;
+  const auto answer = control(flags.socket, "orbitkv upgrade", request);
+  if (!answer.ok()) return failed("upgrade", answer.error());
+  std::printf("%s\n", flags.json ? answer->dump().c_str() : "the Manager makes place for its successor");
+  return 0;
+}
+
 }  // namespace orbitkv::daemon::cli

@@ -67,6 +67,22 @@ void add_serve_queries(CLI::App& serve, daemon::cli::ServeFlags& flags) {
       ->capture_default_str();
 }
 
+void add_serve_keep(CLI::App& serve, daemon::cli::ServeFlags& flags) {
+  serve
+      .add_flag(
+          "--keep", flags.keep,
+          "blocks outlive the Manager's process: when it dies or is upgraded (orbitkv upgrade, or SIGHUP)\n"
+          "the next one goes on with them, and engines keep their mappings")
+      ->group("KEEP");
+  serve
+      .add_option("--keep-with", flags.keep_with,
+                  "who holds the memory meanwhile: keeper (a small parent process), systemd (the unit's\n"
+                  "descriptor store), auto")
+      ->capture_default_str()
+      ->group("KEEP");
+  serve.add_option("--keeper-fd", flags.keeper_fd)->group("");
+}
+
 void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
   CLI::App* serve =
       app.add_subcommand("serve", "Run the Manager of this host: engines attach to its socket.");
@@ -133,7 +149,23 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
       ->capture_default_str();
   serve->add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
   add_serve_queries(*serve, flags);
+  add_serve_keep(*serve, flags);
   add_serve_ssd(*serve, flags);
+}
+
+void add_upgrade(CLI::App& app, daemon::cli::UpgradeFlags& flags) {
+  CLI::App* upgrade = app.add_subcommand(
+      "upgrade", "Put a new Manager in the place of a running one (serve --keep); its blocks stay.");
+  upgrade->footer(
+      "Example: orbitkv upgrade\n"
+      "Engines go on: they attach to the new one by themselves and keep what they have mapped. Under "
+      "systemd:\n"
+      "systemctl restart.");
+  upgrade->add_option("--bootstrap-socket", flags.socket,
+                      "socket of the Manager [the default path of serve]");
+  upgrade->add_option("--binary", flags.binary,
+                      "absolute path of the new orbitkv [what stands at the path of the running one]");
+  upgrade->add_flag("--json", flags.json, "one JSON object");
 }
 
 void add_evict(CLI::App& app, daemon::cli::EvictFlags& flags) {
@@ -286,6 +318,7 @@ int main(int argc, char** argv) {
   daemon::cli::DropFlags drop;
   daemon::cli::SsdFlags ssd;
   daemon::cli::PoolFlags pool;
+  daemon::cli::UpgradeFlags upgrade;
   bench::Flags bench;
   add_serve(app, serve);
   add_status(app, status);
@@ -293,13 +326,14 @@ int main(int argc, char** argv) {
   add_drop(app, drop);
   const CLI::App* ssd_commands = add_ssd(app, ssd);
   const PoolCommands pool_commands = add_pool(app, pool);
+  add_upgrade(app, upgrade);
   add_bench(app, bench);
   const auto is_named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_named).empty()) {
-    std::fprintf(
-        stderr,
-        "orbitkv: no command is called \"%s\"; there are: serve, status, evict, drop, ssd, pool, bench\n",
-        argv[1]);
+    std::fprintf(stderr,
+                 "orbitkv: no command is called \"%s\"; there are: serve, status, evict, drop, ssd, pool, "
+                 "upgrade, bench\n",
+                 argv[1]);
     return kUsageError;
   }
   try {
@@ -307,7 +341,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsageError;
   }
-  if (app.got_subcommand("serve")) return daemon::cli::serve(serve);
+  if (app.got_subcommand("serve")) return daemon::cli::serve(serve, {argv + 1, argv + argc});
+  if (app.got_subcommand("upgrade")) return daemon::cli::upgrade(upgrade);
   if (app.got_subcommand("status")) return daemon::cli::status(status);
   if (app.got_subcommand("evict")) return daemon::cli::evict(evict);
   if (app.got_subcommand("drop")) return daemon::cli::drop(drop);

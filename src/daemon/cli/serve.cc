@@ -5,12 +5,15 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/limits.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "daemon/cli/commands.h"
+#include "daemon/keeper.h"
 #include "daemon/manager.h"
+#include "daemon/systemd_store.h"
 
 namespace orbitkv::daemon::cli {
 namespace {
@@ -186,6 +189,32 @@ Result<ServeOptions> check_together(const ServeFlags& flags) {
   ORBITKV_ASSIGN_OR_RETURN(options.stall, parse_stall(flags));
   return options;
 }
+
+// Who keeps what outlives the process. nullopt: this process becomes a keeper.
+Result<std::optional<ServeOptions::Keeping>> keeping(const ServeFlags& flags) {
+  using Keeping = ServeOptions::Keeping;
+  if (flags.keep_with != "auto" && flags.keep_with != "keeper" && flags.keep_with != "systemd")
+    return reject("--keep-with is auto, keeper or systemd, not '" + flags.keep_with + "'");
+  if (!flags.keep && flags.keep_with != "auto") return reject("--keep-with needs --keep");
+  if (!flags.keep) return std::optional(Keeping::kNothing);
+  if (flags.keeper_fd >= 0) return std::optional(Keeping::kKeeper);
+  const bool stores = SystemdStore::offered();
+  if (flags.keep_with == "systemd" || (flags.keep_with == "auto" && stores))
+    return std::optional(Keeping::kSystemd);
+  return std::optional<Keeping>();
+}
+
+int keep(const std::vector<std::string>& arguments) {
+  std::error_code error;
+  const std::string binary = std::filesystem::read_symlink("/proc/self/exe", error);
+  auto keeper = error ? Result<std::unique_ptr<Keeper>>(reject("/proc/self/exe cannot be read"))
+                      : Keeper::create({binary, arguments});
+  if (!keeper.ok()) {
+    std::fprintf(stderr, "orbitkv serve: %s\n", keeper.error().message().c_str());
+    return 1;
+  }
+  return (*keeper)->run();
+}
 }  // namespace
 
 Result<ByteCount> parse_size(const std::string& text) {
@@ -214,16 +243,20 @@ std::string format_size(ByteCount bytes) {
   return format_text("%.1f KiB", value / 1024);
 }
 
-int serve(const ServeFlags& flags) {
+int serve(const ServeFlags& flags, const std::vector<std::string>& arguments) {
   auto level = parse_log_level(flags.log_level);
   auto options = check_together(flags);
-  if (!level.ok() || !options.ok()) {
-    const Error& error = level.ok() ? options.error() : level.error();
+  auto keeper = keeping(flags);
+  if (!level.ok() || !options.ok() || !keeper.ok()) {
+    const Error& error = !level.ok() ? level.error() : !options.ok() ? options.error() : keeper.error();
     std::fprintf(stderr, "orbitkv serve: %s\n", error.message().c_str());
     return 2;
   }
   set_log_level(*level);
   ::signal(SIGPIPE, SIG_IGN);  // the pool outlives whoever reads the log
+  if (!*keeper) return keep(arguments);
+  options->keeping = **keeper;
+  options->keeper_fd = flags.keeper_fd;
   auto manager = Manager::create(*options);
   if (!manager.ok()) {
     std::fprintf(stderr, "orbitkv serve: %s\n", manager.error().message().c_str());
@@ -232,6 +265,7 @@ int serve(const ServeFlags& flags) {
   ORBITKV_INFO("orbitkv %s serves at %s with a pool of %s (huge pages %s)", kVersion, options->socket.c_str(),
                format_size(options->pool.bytes).c_str(), flags.huge_pages.c_str());
   const int code = (*manager)->run();
+  if ((*manager)->left()) ::_exit(0);
   ORBITKV_INFO("stopped");
   // A device that does not answer would hold up the end, and may write until the process is gone.
   if ((*manager)->device_busy()) ::_exit(code);

@@ -1,0 +1,101 @@
+// The Manager's side of what outlives its process: finds what an earlier life left in a FdStore,
+// makes the table that this life writes, and keeps the descriptors of slabs and sessions in the
+// store. Owned by the Manager; core thread. The table of the last life is the one that counts until
+// this one's is complete and stored; nothing is lent before. Without it (serve without --keep)
+// nothing of this runs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "cache/core.h"
+#include "daemon/fd_store.h"
+#include "daemon/old_grants.h"
+#include "mem/kept_scan.h"
+#include "mem/kept_table.h"
+#include "mem/pool.h"
+#include "shm/session_memory.h"
+
+namespace orbitkv::daemon {
+
+class Keep {
+ public:
+  explicit Keep(std::unique_ptr<FdStore> store) : store_(std::move(store)) {}
+
+  // ---- the start, in this order ----
+  // What the store holds. What cannot be gone on with is let go of, and said. `unit`: of extents.
+  void find(std::uint32_t unit);
+  mem::KeptPool* pool() { return pool_ ? &*pool_ : nullptr; }  // nullptr: a cold start
+  // For the pool that was made of it: the table that the core writes to.
+  Result<mem::KeptTable*> make_table(mem::Pool& pool, std::uint32_t max_blocks, std::uint32_t unit);
+  // The blocks become the core's. From here on the new table counts.
+  void adopt(cache::Core& core);
+  void ready() { store_->ready(); }
+  // Before the pool goes.
+  void stop() { old_grants_.reset(); }
+
+  // ---- sessions ----
+  void open_session(SessionId session, Epoch epoch, const shm::SessionMemory& memory,
+                    const UniqueFd& process);
+  void close_session(Epoch epoch);
+
+  // ---- slabs ----
+  // A slab that is offered. False: it will not outlive the process.
+  bool offer(const mem::SlabInfo& slab, const UniqueFd& memory);
+  // One that retires: true when the store has let go of it, so that it may be abandoned.
+  bool let_go(SlabId slab);
+  // How many slabs are wanted of how many that are configured; what the operator asked for last.
+  void note_wanted(std::uint32_t wanted, std::uint32_t configured);
+  std::optional<std::uint32_t> wanted(std::uint32_t configured) const;
+
+  // ---- turns ----
+  void poll();  // also when the store's descriptor is readable
+  void tick();
+  int fd() const { return store_->fd(); }
+  bool leave_asked() { return store_->leave_asked(); }
+  Status succeed(const std::string& binary) { return store_->succeed(binary); }
+
+  struct View {
+    const char* kind = "";
+    bool alive = false;
+    std::uint64_t blocks = 0;    // adopted at the start
+    std::size_t old_grants = 0;  // whose end is not known yet
+    std::uint64_t not_kept = 0;  // descriptors that the store did not take
+  };
+  View view() const;
+
+ private:
+  struct OldSession {
+    UniqueFd memory, process;
+  };
+  void sort_in(std::vector<FdStore::Named> found);
+  void read_tables(std::uint32_t unit);
+  void forget(const std::string& name) { store_->forget(name); }
+  bool put(const std::string& name, const UniqueFd& fd);
+  void adopt_sessions();
+
+  std::unique_ptr<FdStore> store_;
+  std::map<std::uint64_t, UniqueFd> tables_;  // of earlier lives, by number
+  std::vector<mem::KeptMemory> memories_;
+  std::map<Epoch, OldSession> old_sessions_;
+  std::map<Epoch, SessionId> sessions_;  // whose memory the store has, old ones too
+  std::optional<mem::KeptPool> pool_;
+  std::uint64_t number_ = 0;  // of this life's table
+  std::optional<mem::KeptTable> table_;
+  std::optional<OldGrants> old_grants_;
+  std::map<SlabId, FdStore::Ticket> going_;
+  std::set<SlabId> stored_;  // slabs
+  std::optional<std::uint32_t> wanted_, noted_;
+  std::uint64_t blocks_ = 0, not_kept_ = 0;
+  bool said_not_kept_ = false;
+};
+
+}  // namespace orbitkv::daemon

@@ -1,0 +1,194 @@
+#include "daemon/keeper_store.h"
+
+#include <fcntl.h>
+#include <poll.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/time.h"
+#include "daemon/fd_message.h"
+
+namespace orbitkv::daemon {
+namespace {
+
+constexpr Duration kAnswerWithin = seconds(5);
+constexpr std::size_t kUnsent = 2 * std::size_t{limits::kKeptDescriptors};
+
+std::span<const std::byte> bytes_of(const KeeperMessage& message) {
+  return std::as_bytes(std::span(&message, 1)).first(message.size());
+}
+
+KeeperMessage named(KeeperVerb verb, std::string_view name) {
+  KeeperMessage message;
+  message.verb = verb;
+  message.set_text(name);
+  return message;
+}
+
+}  // namespace
+
+void KeeperStore::lose() {
+  if (!std::exchange(alive_, false)) return;
+  ORBITKV_WARN(
+      "the keeper is gone: this Manager goes on, and nothing of it outlives its process any more; restart "
+      "orbitkv serve --keep when it suits");
+  unsent_.clear();
+  puts_.clear();
+}
+
+std::uint64_t KeeperStore::post(KeeperMessage message, UniqueFd fd) {
+  message.request = ++last_;
+  if (alive_) unsent_.push_back({message, std::move(fd)});
+  flush();
+  return last_;
+}
+
+void KeeperStore::flush() {
+  while (alive_ && !unsent_.empty()) {
+    const Letter& letter = unsent_.front();
+    if (send_with_fd(socket_.get(), bytes_of(letter.message), letter.fd.get()) >= 0) {
+      unsent_.pop_front();
+    } else if (errno == EAGAIN || errno == EINTR) {
+      return;
+    } else {
+      return lose();
+    }
+  }
+}
+
+void KeeperStore::poll() {
+  while (alive_) {
+    std::array<std::byte, sizeof(KeeperMessage)> bytes;
+    UniqueFd fd;
+    const ssize_t got = receive_with_fd(socket_.get(), bytes, fd);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) break;
+    const auto message =
+        got > 0 ? read_keeper_message(std::span(bytes).first(static_cast<std::size_t>(got))) : std::nullopt;
+    if (!message) return lose();
+    take_message(*message);
+  }
+  flush();
+}
+
+void KeeperStore::take_message(const KeeperMessage& message) {
+  if (message.verb == KeeperVerb::kLeave) {
+    leave_ = true;
+    return;
+  }
+  if (const auto put = puts_.find(message.request); put != puts_.end()) {
+    if (message.code != 0) refused_.push_back(put->second);
+    puts_.erase(put);
+    return;
+  }
+  if (const auto removal = removals_.find(message.request); removal != removals_.end())
+    removal->second = true;
+}
+
+Status KeeperStore::put(const std::string& name, const UniqueFd& fd) {
+  if (!alive_) return busy("the keeper is gone");
+  if (!is_kept_name(name)) return reject("'" + name + "' is no name of a kept descriptor");
+  if (unsent_.size() >= kUnsent) return busy("the keeper does not read");
+  UniqueFd copy(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy.valid()) return errno_error("cannot duplicate a descriptor to be kept");
+  const std::uint64_t request = post(named(KeeperVerb::kPut, name), std::move(copy));
+  if (alive_) puts_.emplace(request, name);
+  return alive_ ? ok_status() : Status(busy("the keeper is gone"));
+}
+
+FdStore::Ticket KeeperStore::remove(const std::string& name) {
+  const std::uint64_t request = post(named(KeeperVerb::kRemove, name));
+  removals_.emplace(request, false);
+  return Ticket(request);
+}
+
+void KeeperStore::forget(const std::string& name) {
+  post(named(KeeperVerb::kRemove, name));
+}
+
+bool KeeperStore::removed(Ticket ticket) {
+  poll();
+  const auto it = removals_.find(ticket.value);
+  if (it == removals_.end()) return true;
+  if (alive_ && !it->second) return false;
+  removals_.erase(it);
+  return true;
+}
+
+std::vector<std::string> KeeperStore::refused() {
+  return std::exchange(refused_, {});
+}
+
+bool KeeperStore::leave_asked() {
+  return std::exchange(leave_, false);
+}
+
+void KeeperStore::ready() {
+  KeeperMessage message;
+  message.verb = KeeperVerb::kReady;
+  post(message);
+}
+
+// Answers to what was posted before come first.
+Result<KeeperStore::Reply> KeeperStore::ask(KeeperMessage message) {
+  const std::uint64_t request = post(message);
+  const TimePoint deadline = monotonic_now() + kAnswerWithin;
+  for (TimePoint now = monotonic_now(); alive_ && now < deadline; now = monotonic_now()) {
+    pollfd ready{socket_.get(), static_cast<short>(unsent_.empty() ? POLLIN : POLLIN | POLLOUT), 0};
+    ::poll(&ready, 1, static_cast<int>((deadline - now).ns / 1'000'000) + 1);
+    flush();
+    std::array<std::byte, sizeof(KeeperMessage)> bytes;
+    Reply reply;
+    const ssize_t got = receive_with_fd(socket_.get(), bytes, reply.fd);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    const auto in =
+        got > 0 ? read_keeper_message(std::span(bytes).first(static_cast<std::size_t>(got))) : std::nullopt;
+    if (!in) {
+      lose();
+      break;
+    }
+    if (in->version != kKeeperVersion)
+      return reject(
+          format_text("the keeper speaks version %u, this Manager version %u: restart orbitkv serve",
+                      in->version, kKeeperVersion));
+    if (in->request != request || in->verb != KeeperVerb::kReply) {
+      take_message(*in);
+      continue;
+    }
+    reply.message = *in;
+    return reply;
+  }
+  return reconnect(alive_ ? "the keeper does not answer" : "the keeper is gone");
+}
+
+Result<std::vector<FdStore::Named>> KeeperStore::take() {
+  std::vector<Named> found;
+  KeeperMessage message;
+  message.verb = KeeperVerb::kGet;
+  for (;; ++message.value) {
+    ORBITKV_ASSIGN_OR_RETURN(Reply reply, ask(message));
+    if (reply.message.code != 0)
+      return reject("the keeper refuses to say what it holds: restart orbitkv serve");
+    if (message.value >= reply.message.value || message.value >= limits::kKeptDescriptors) return found;
+    if (!reply.fd.valid() || !is_kept_name(reply.message.view()))
+      return reject("the keeper sent no descriptor: is the limit of open files reached?");
+    found.push_back({std::string(reply.message.view()), std::move(reply.fd)});
+  }
+}
+
+Status KeeperStore::succeed(const std::string& binary) {
+  KeeperMessage message;
+  message.verb = KeeperVerb::kSucceed;
+  if (!message.set_text(binary)) return reject("the path of the binary is too long");
+  ORBITKV_ASSIGN_OR_RETURN(const Reply reply, ask(message));
+  if (reply.message.code != 0)
+    return reject("'" + binary + "' is no program that the keeper may run; give an absolute path");
+  return ok_status();
+}
+
+}  // namespace orbitkv::daemon

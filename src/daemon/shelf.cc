@@ -1,0 +1,100 @@
+#include "daemon/shelf.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/result.h"
+
+namespace orbitkv::daemon {
+namespace {
+
+constexpr std::uint16_t code_of(Code code) {
+  return static_cast<std::uint16_t>(code);
+}
+
+bool is_program(const char* path) {
+  struct stat status{};
+  return path[0] == '/' && ::stat(path, &status) == 0 && S_ISREG(status.st_mode) && ::access(path, X_OK) == 0;
+}
+
+}  // namespace
+
+Shelf::Answer Shelf::handle(std::span<const std::byte> bytes, UniqueFd fd) {
+  Answer answer;
+  const auto in = read_keeper_message(bytes);
+  if (!in) {
+    answer.broken = true;
+    answer.send = false;
+    return answer;
+  }
+  answer.message.request = in->request;
+  if (in->version != kKeeperVersion) {
+    answer.message.code = code_of(Code::kReject);
+    return answer;
+  }
+  switch (in->verb) {
+    case KeeperVerb::kPut: answer.message.code = put(in->view(), std::move(fd)); break;
+    case KeeperVerb::kRemove: remove(in->view()); break;
+    case KeeperVerb::kSucceed: answer.message.code = succeed(in->view()); break;
+    case KeeperVerb::kGet:
+      answer.message.value = count_;
+      if (in->value >= count_) break;
+      answer.message.set_text(places_[in->value].view());
+      answer.fd = places_[in->value].fd.get();
+      break;
+    case KeeperVerb::kReady:
+      ready_ = true;
+      answer.send = false;
+      break;
+    case KeeperVerb::kReply:
+    case KeeperVerb::kLeave:
+    case KeeperVerb::kCount: answer.message.code = code_of(Code::kReject); break;
+  }
+  return answer;
+}
+
+Shelf::Place* Shelf::find(std::string_view name) {
+  const auto end = places_.begin() + count_;
+  const auto it = std::find_if(places_.begin(), end, [&](const Place& each) { return each.view() == name; });
+  return it == end ? nullptr : &*it;
+}
+
+std::uint16_t Shelf::put(std::string_view name, UniqueFd fd) {
+  if (!is_kept_name(name) || !fd.valid() || find(name) != nullptr) return code_of(Code::kReject);
+  if (count_ == most_) return code_of(Code::kBusy);
+  Place& place = places_[count_++];
+  std::copy(name.begin(), name.end(), place.name.begin());
+  place.name_bytes = static_cast<std::uint8_t>(name.size());
+  place.fd = std::move(fd);
+  return code_of(Code::kOk);
+}
+
+void Shelf::remove(std::string_view name) {
+  Place* const place = find(name);
+  if (place == nullptr) return;
+  Place& last = places_[--count_];
+  place->fd.reset();
+  if (place == &last) return;
+  place->name = last.name;
+  place->name_bytes = last.name_bytes;
+  place->fd = std::move(last.fd);
+}
+
+void Shelf::clear() {
+  while (count_ > 0) places_[--count_].fd.reset();
+}
+
+std::uint16_t Shelf::succeed(std::string_view path) {
+  std::array<char, kKeeperPathBytes + 1> text{};
+  std::copy(path.begin(), path.end(), text.begin());
+  if (!path.empty() && !is_program(text.data())) return code_of(Code::kReject);
+  std::copy(path.begin(), path.end(), successor_.begin());
+  successor_bytes_ = path.size();
+  succession_ = true;
+  return code_of(Code::kOk);
+}
+
+}  // namespace orbitkv::daemon

@@ -1,0 +1,60 @@
+// What the keeper holds: descriptors under names, and its answers to the Manager's messages.
+// Owned by the keeper's one thread. Allocates nothing; full is an answer.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/limits.h"
+#include "base/unique_fd.h"
+#include "daemon/keeper_protocol.h"
+
+namespace orbitkv::daemon {
+
+class Shelf {
+ public:
+  // most: at most limits::kKeptDescriptors.
+  explicit Shelf(std::uint32_t most)
+      : most_(most < limits::kKeptDescriptors ? most : limits::kKeptDescriptors) {}
+
+  struct Answer {
+    KeeperMessage message;
+    int fd = -1;          // goes along; stays the shelf's
+    bool send = true;     // false: none is expected
+    bool broken = false;  // no message of ours: the connection is of no use
+  };
+  // `fd`: what came along, if anything did.
+  Answer handle(std::span<const std::byte> bytes, UniqueFd fd);
+  void clear();
+  std::uint32_t count() const { return count_; }
+
+  // ---- what it was told, until the next life begins ----
+  bool ready() const { return ready_; }
+  bool succession() const { return succession_; }
+  std::string_view successor() const { return {successor_.data(), successor_bytes_}; }
+  void begin_life() { ready_ = succession_ = false; }
+
+ private:
+  struct Place {
+    std::array<char, limits::kKeptNameBytes> name{};
+    std::uint8_t name_bytes = 0;
+    UniqueFd fd;
+    std::string_view view() const { return {name.data(), name_bytes}; }
+  };
+  Place* find(std::string_view name);
+  std::uint16_t put(std::string_view name, UniqueFd fd);
+  void remove(std::string_view name);
+  std::uint16_t succeed(std::string_view path);
+
+  std::uint32_t most_;
+  std::uint32_t count_ = 0;
+  std::array<Place, limits::kKeptDescriptors> places_;  // the first count_ are taken
+  bool ready_ = false, succession_ = false;
+  std::array<char, kKeeperPathBytes> successor_{};
+  std::size_t successor_bytes_ = 0;
+};
+
+}  // namespace orbitkv::daemon

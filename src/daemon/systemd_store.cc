@@ -1,0 +1,147 @@
+#include "daemon/systemd_store.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "base/text.h"
+#include "daemon/fd_message.h"
+#include "daemon/keeper_protocol.h"
+
+namespace orbitkv::daemon {
+namespace {
+
+constexpr int kFirstPassed = 3;
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+}  // namespace
+
+SystemdStore::Given SystemdStore::read_environment() {
+  Given given;
+  given.notify_socket = variable("NOTIFY_SOCKET");
+  given.most = static_cast<std::uint32_t>(std::strtoul(variable("FDSTORE").c_str(), nullptr, 10));
+  const bool ours = variable("LISTEN_PID") == std::to_string(::getpid());
+  const int count = ours ? std::atoi(variable("LISTEN_FDS").c_str()) : 0;
+  const std::string names = variable("LISTEN_FDNAMES") + ":";
+  std::size_t at = 0;
+  for (int i = 0; i < count && at < names.size(); ++i) {
+    const std::size_t end = names.find(':', at);
+    UniqueFd fd(kFirstPassed + i);
+    if (::fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
+      (void)fd.release();
+      break;
+    }
+    given.stored.push_back({names.substr(at, end - at), std::move(fd)});
+    at = end + 1;
+  }
+  for (const char* name : {"NOTIFY_SOCKET", "FDSTORE", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"})
+    ::unsetenv(name);
+  return given;
+}
+
+bool SystemdStore::offered() {
+  return !variable("NOTIFY_SOCKET").empty() && std::strtoul(variable("FDSTORE").c_str(), nullptr, 10) > 0;
+}
+
+Result<std::unique_ptr<SystemdStore>> SystemdStore::open(Given given) {
+  if (given.most == 0 || given.notify_socket.empty())
+    return reject(
+        "systemd keeps no descriptors of this unit; set FileDescriptorStoreMax= and NotifyAccess=main, "
+        "with systemd 254 or later");
+  std::unique_ptr<SystemdStore> made(new SystemdStore(std::move(given)));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string& path = made->given_.notify_socket;
+  if (path.size() >= sizeof address.sun_path) return reject("$NOTIFY_SOCKET is too long");
+  std::memcpy(address.sun_path, path.data(), path.size());
+  if (path[0] == '@') address.sun_path[0] = '\0';
+  made->socket_ = UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!made->socket_.valid()) return errno_error("cannot make a socket");
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
+  if (::connect(made->socket_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0)
+    return errno_error("cannot reach $NOTIFY_SOCKET");
+  return made;
+}
+
+Status SystemdStore::tell(const std::string& text, int fd) const {
+  for (;;) {
+    if (send_with_fd(socket_.get(), bytes_of(text), fd) >= 0) return ok_status();
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN) return busy("systemd does not read its notifications");
+    return errno_error("cannot notify systemd");
+  }
+}
+
+Result<std::vector<FdStore::Named>> SystemdStore::take() {
+  held_ = static_cast<std::uint32_t>(given_.stored.size());
+  return std::exchange(given_.stored, {});
+}
+
+Status SystemdStore::put(const std::string& name, const UniqueFd& fd) {
+  if (!is_kept_name(name)) return reject("'" + name + "' is no name of a kept descriptor");
+  if (held_ >= given_.most)
+    return busy(format_text("systemd stores %u descriptors of this unit; raise FileDescriptorStoreMax=",
+                            given_.most));
+  ORBITKV_RETURN_IF_ERROR(tell("FDSTORE=1\nFDNAME=" + name + "\nFDPOLL=0", fd.get()));
+  ++held_;
+  return ok_status();
+}
+
+FdStore::Ticket SystemdStore::remove(const std::string& name) {
+  const Ticket ticket(++last_);
+  Removal& removal = removals_[ticket.value];
+  removal.name = name;
+  tell_removal(removal);
+  if (held_ > 0) --held_;
+  return ticket;
+}
+
+// The barrier is closed when all before it has been handled. What was not taken is told again.
+void SystemdStore::tell_removal(Removal& removal) {
+  if (!tell("FDSTOREREMOVE=1\nFDNAME=" + removal.name).ok()) return;
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC) != 0) return;
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  if (tell("BARRIER=1", theirs.get()).ok()) removal.barrier = std::move(ours);
+}
+
+bool SystemdStore::removed(Ticket ticket) {
+  const auto it = removals_.find(ticket.value);
+  if (it == removals_.end()) return true;
+  if (!it->second.barrier.valid()) tell_removal(it->second);
+  if (!it->second.barrier.valid()) return false;
+  pollfd ready{it->second.barrier.get(), POLLIN, 0};
+  if (::poll(&ready, 1, 0) != 1 || (ready.revents & POLLHUP) == 0) return false;
+  removals_.erase(it);
+  return true;
+}
+
+void SystemdStore::poll() {
+  std::erase_if(forgotten_, [this](Ticket ticket) { return removed(ticket); });
+}
+
+void SystemdStore::ready() {
+  (void)tell("READY=1").ok();  // whoever starts us gives up waiting, and says so
+}
+
+Status SystemdStore::succeed(const std::string&) {
+  return reject("systemd starts the next Manager: systemctl restart the unit; what is kept stays");
+}
+
+}  // namespace orbitkv::daemon

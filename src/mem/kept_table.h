@@ -1,0 +1,160 @@
+// What of a pool outlives the Manager's process, in one sealed memfd: marks, the slabs, the
+// namespaces, and a record for each slot of a block image, lent or sealed. Written by the core
+// thread as it goes, read by the next life of the Manager (kept_scan.h). A writer that is killed
+// at any instruction leaves each record absent, or whole: its seal goes first and comes last.
+// Order of the callers: a record is lent before anyone may copy into its extent, and free before
+// the extent may be lent again. Never grows, never lies in an engine's reach; no payload.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/ids.h"
+#include "base/limits.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "mem/slab.h"
+
+namespace orbitkv::mem {
+
+inline constexpr std::uint32_t kKeptFormat = 1;
+
+// Where a record stands: the slot of shard 0 by its image, the others by theirs, and extents
+// that an earlier life had lent and whose end is not known.
+enum class KeptRegion : std::uint8_t { kFirst, kFurther, kPending, kCount };
+struct KeptAt {
+  KeptRegion region = KeptRegion::kFirst;
+  std::uint32_t index = 0;
+};
+
+struct KeptPlace {
+  SlabId slab;
+  std::uint64_t offset = 0;
+  ByteCount bytes;  // multiples of 64, as offset is
+};
+struct KeptImage {
+  std::array<std::byte, 32> hash{};
+  NamespaceIndex name_space;
+  GroupId group;
+  ShardId shard;
+  std::uint16_t shards = 1;
+  KeptPlace place;
+  std::uint64_t digest = 0;
+  AllocationId revision;
+};
+// Who may copy into a lent extent; operation 0: a device of the Manager's.
+struct KeptWriter {
+  Epoch session;
+  RecordIndex record;
+  OperationId operation;
+};
+struct KeptLent {
+  KeptPlace place;
+  KeptWriter writer;
+};
+
+enum class KeptSlabState : std::uint8_t {
+  kAbsent,
+  kLive,
+  kTainted,   // live, and holds extents that must never be lent again
+  kRetiring,  // nothing on it counts any more; absent for the next life
+};
+struct KeptSlab {
+  SlabId name;
+  ByteCount bytes, huge;
+  NodeId node = kAnyNode;
+  KeptSlabState state = KeptSlabState::kAbsent;
+};
+
+class KeptTable {
+ public:
+  struct Shape {
+    std::uint64_t pool = 0;
+    std::uint32_t unit = 64;                            // of extents
+    std::uint32_t first = 0, further = 0, pending = 0;  // records a region
+  };
+  // Fresh: nothing is in it, and it is not complete.
+  static Result<KeptTable> create(const Shape& shape);
+  // An earlier life's. kReject says why it cannot be used: no such memfd, another format,
+  // incomplete.
+  static Result<KeptTable> open(UniqueFd fd);
+  KeptTable(KeptTable&& other) noexcept;
+  KeptTable& operator=(KeptTable&& other) noexcept;
+  ~KeptTable();
+
+  const UniqueFd& memory() const { return fd_; }
+  const Shape& shape() const { return shape_; }
+
+  // ---- marks ----
+  // All that was adopted stands here: from now on this table is the one.
+  void set_complete();
+  // Names below it have been given.
+  void name_given(SlabId next);
+  std::uint32_t next_name() const;
+  // Allocation ids up to `last` are about to be given; a store each kAllocationStride of them.
+  void allocation_given(AllocationId last) {
+    if (last.value > allocations_) reserve_allocations(last.value);
+  }
+  AllocationId allocations() const;  // no id above it was given
+  void set_wanted(std::uint32_t slabs);
+  std::uint32_t wanted() const;
+  void set_session(SessionId session, Epoch epoch) { epochs_[session.value] = epoch; }
+  Epoch session(SessionId session) const { return epochs_[session.value]; }
+
+  // ---- slabs ----
+  void put_slab(SlabSlot slot, const KeptSlab& slab);
+  // Live or tainted; else nothing.
+  void taint_slab(SlabSlot slot);
+  void retire_slab(SlabSlot slot);
+  void drop_slab(SlabSlot slot);
+  KeptSlab slab(SlabSlot slot) const;  // kAbsent: none, or it does not verify
+
+  // ---- namespaces ----
+  void put_name_space(NamespaceIndex index, std::span<const std::byte, 32> digest);
+  std::optional<std::array<std::byte, 32>> name_space(NamespaceIndex index) const;
+
+  // ---- records ----
+  void lend(KeptAt at, const KeptLent& lent);
+  void seal(KeptAt at, const KeptImage& image);
+  void free(KeptAt at);
+
+  enum class Found : std::uint8_t { kFree, kLent, kSealed, kWrongSealed, kWrong };
+  // kLent fills `lent`, kSealed `image`. kWrong*: it does not verify; kWrong may have been lent.
+  Found read(KeptAt at, KeptLent& lent, KeptImage& image) const;
+  // Records ever used are below it.
+  std::uint32_t high_water(KeptRegion region) const;
+
+  static constexpr std::uint64_t kAllocationStride = std::uint64_t{1} << 20;
+  static constexpr std::size_t kRecordWords = 10;
+
+ private:
+  static constexpr std::size_t kRegions = static_cast<std::size_t>(KeptRegion::kCount);
+  using Words = std::array<std::uint64_t, kRecordWords>;
+  using Word = std::atomic<std::uint64_t>;
+  struct Header;
+  KeptTable() = default;
+  Status map(UniqueFd fd, std::uint64_t bytes);
+  Header& header() const;
+  Word* words_of(KeptAt at) const;
+  Word* slab_words(SlabSlot slot) const;
+  Word* name_words(NamespaceIndex index) const;
+  void reserve_allocations(std::uint64_t last);
+  void raise_high_water(KeptAt at);
+  void write(KeptAt at, const Words& words, std::uint8_t tag);
+  std::uint64_t sealed_word(KeptAt at, const Words& words, std::uint8_t tag) const;
+
+  UniqueFd fd_;
+  std::byte* base_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  Shape shape_;
+  std::uint64_t id_ = 0;  // of this table: a record of another never verifies
+  std::uint64_t allocations_ = 0;
+  std::array<std::uint32_t, kRegions> high_water_{};
+  std::array<Epoch, limits::kSessions> epochs_{};
+};
+
+}  // namespace orbitkv::mem
