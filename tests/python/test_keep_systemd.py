@@ -1,0 +1,114 @@
+"""serve --keep under systemd: a notification socket that stores descriptors as sd_notify(3) says, and
+starts the next Manager with them as sd_listen_fds(3) says."""
+
+import array
+import fcntl
+import os
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+from manager_process import ManagerProcess, binary
+from orbitkv import CacheManagerClient
+from test_client import key, pages, publish, register, restore, visible
+
+
+class Unit:
+    """One unit: its stored descriptors by name, its main process."""
+
+    def __init__(self, manager):
+        self.manager, self.stored, self.said = manager, {}, []
+        self.address = f"\0orbitkv-test-{os.getpid()}-{id(self)}"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.address)
+        self.pid = None
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self):
+        while True:
+            text, ancillary, _, _ = self.socket.recvmsg(4096, socket.CMSG_LEN(4 * 8))
+            fds = array.array("i")
+            for _, kind, data in ancillary:
+                if kind == socket.SCM_RIGHTS:
+                    fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+            lines = text.decode().split("\n")
+            self.said.append(lines)
+            name = next((line[7:] for line in lines if line.startswith("FDNAME=")), "stored")
+            if "FDSTOREREMOVE=1" in lines and name in self.stored:
+                os.close(self.stored.pop(name))
+            elif "FDSTORE=1" in lines and fds and name not in self.stored:
+                self.stored[name] = fcntl.fcntl(fds[0], fcntl.F_DUPFD_CLOEXEC, 200)
+            for fd in fds:  # also of a barrier
+                os.close(fd)
+
+    def start(self):
+        names, sources = zip(*self.stored.items(), strict=True) if self.stored else ((), ())
+        log = os.open(self.manager.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        command = [binary(), "serve", "--bootstrap-socket", self.manager.socket, "--pool-size", "16MiB", "--keep"]
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            for number, source in enumerate(sources):
+                os.dup2(source, 3 + number)
+            environment = {
+                **os.environ,
+                "NOTIFY_SOCKET": "@" + self.address[1:],
+                "FDSTORE": "64",
+                "LISTEN_PID": str(os.getpid()),
+                "LISTEN_FDS": str(len(names)),
+                "LISTEN_FDNAMES": ":".join(names),
+            }
+            os.execve(command[0], command, environment)
+        os.close(log)
+        deadline = time.monotonic() + 20
+        while (status := self.manager.status()) is None or status["pool"]["largest_free"] == 0:
+            assert time.monotonic() < deadline, self.manager.text()
+            time.sleep(0.01)
+        return status
+
+    def end(self, number):
+        os.kill(self.pid, number)
+        status = os.waitpid(self.pid, 0)[1]
+        self.pid = None
+        time.sleep(0.05)  # what it said last
+        return os.waitstatus_to_exitcode(status)
+
+
+@pytest.fixture
+def unit():
+    manager = ManagerProcess()
+    unit = Unit(manager)
+    yield unit
+    if unit.pid:
+        unit.end(signal.SIGKILL)
+    manager.directory.cleanup()
+
+
+@pytest.mark.skipif(bool(os.environ.get("ORBITKV_FAKE_ONLY")), reason="needs a Manager")
+@pytest.mark.parametrize("number,code", [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0)])
+def test_blocks_outlive_a_restart_of_the_unit(unit, number, code):
+    assert unit.start()["kept"]["by"] == "systemd"
+    assert ["READY=1"] in unit.said
+    memory = pages(1)
+    before = memory.copy()
+    keys = [key(i) for i in range(8)]
+    with CacheManagerClient(unit.manager.socket, b"i" * 16, name="test") as client:
+        registration = register(client, memory)
+        publish(client, registration, list(range(8)), keys)
+        visible(client, keys)
+        incarnation = client.health().incarnation
+        assert unit.end(number) == code
+        assert unit.start()["kept"]["blocks"] == 8
+        deadline = time.monotonic() + 20
+        while not (client.health().connected and client.health().incarnation != incarnation):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        ready = client.query_prefetch(client.instance_id, keys, "again")
+        assert ready.hit_blocks == 8
+        restore(client, registration, ready.lease, list(range(8, 16)))
+        assert np.array_equal(memory[:, 8:16], before[:, 0:8])
+    assert sum(name.startswith("table-") for name in unit.stored) == 1
