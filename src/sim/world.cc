@@ -84,6 +84,12 @@ void World::cover_fault(ActionKind kind) {
     for (const shm::RecordState state : manager_->record_states(epoch)) mark_fault(kind, state);
 }
 
+// Over as soon as it has begun.
+void World::jump(Duration time) {
+  events_.jump(time);
+  delays_.ns += time.ns;
+}
+
 // ---- running ----
 
 Engine& World::engine(std::uint64_t word) {

@@ -81,8 +81,16 @@ class World {
   bool on_fault_point(FaultPoint point);
   void cover_fault(ActionKind kind);
   // Time that nobody could use: stopped processes, a machine that slept.
-  Duration delays() const { return delays_; }
-  void delay(Duration time) { delays_.ns += time.ns; }
+  // So far: of what goes on still only the part that is over.
+  Duration delays() const {
+    const Duration left = delayed_until_ - now();
+    return left.ns > 0 ? delays_ - left : delays_;
+  }
+  void delay(Duration time) {
+    delays_.ns += time.ns;
+    if (delayed_until_ < now() + time) delayed_until_ = now() + time;
+  }
+  void jump(Duration time);
 
  private:
   void act(const Action& action);
@@ -110,6 +118,7 @@ class World {
   std::uint32_t processes_ = 0;
   Process* current_ = nullptr;
   Duration delays_;
+  TimePoint delayed_until_;
 };
 
 }  // namespace orbitkv::sim

@@ -93,8 +93,7 @@ void World::act_fault(const Action& action) {
       return;
     case ActionKind::kJump: {
       const Duration time = milliseconds(static_cast<std::int64_t>(1 + word % 10'000));
-      events_.jump(time);
-      return delay(time);
+      return jump(time);
     }
     default: return act_crowd(action);
   }
