@@ -125,6 +125,7 @@ void Core::Impl::run_line(TimePoint now) {
 void Core::Impl::wake(TimePoint now) {
   latest = now;
   leases.look_at_publishers(now);
+  recoveries.settle(now);  // what failed makes room
   run_line(now);
   recoveries.settle(now);
   if (tier == nullptr) return;
@@ -246,6 +247,7 @@ Status Core::unregister(SessionId session, RegistrationId registration) {
   }
   std::erase(impl_->sessions.at(session).registrations, registration);
   impl_->leave(registration);
+  impl_->wake(impl_->latest);
   return ok_status();
 }
 

@@ -72,6 +72,25 @@ TEST(CorePrepare, the_read_that_was_foreseen_finds_it_done) {
   EXPECT_TRUE(p.t->restore(p.t->next_op(p.e.worker), p.e.registration, claimed.lease, blocks(0, 6)).ok());
 }
 
+TEST(CorePrepare, a_read_that_would_wait_for_others_takes_over_what_is_whole) {
+  Prepared p;
+  EXPECT_TRUE(p.prepare(4, 4));
+  p.t.all_loaded();
+  const auto list = hashes(4, 4);
+  QueryPart part = p.t->part(list, "r");
+  part.full_prefix = true;
+  const auto ask = [&] { return p.t->core->query(p.e.scheduler, part, p.t->now); };
+  const auto claimed = ask();
+  ASSERT_TRUE(claimed.ok() && claimed->lease);
+  EXPECT_EQ(p.stats().claimed, 1u);
+  const auto again = ask();
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->again);
+  EXPECT_EQ(again->lease, claimed->lease);
+  part.prepare = true;
+  EXPECT_EQ(code_of(ask()), Code::kReject) << "nobody prepares for others' saves";
+}
+
 TEST(CorePrepare, a_claim_while_it_loads_waits_as_any_read) {
   Prepared p;
   EXPECT_TRUE(p.prepare(4, 4));

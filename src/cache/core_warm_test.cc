@@ -95,6 +95,24 @@ TEST(CoreWarm, the_earliest_first_use_then_the_surest) {
   EXPECT_EQ(w.stats().warms, 0u);
 }
 
+TEST(CoreWarm, an_instance_without_room_holds_up_nobody_else) {
+  WorldOptions o = budget(400);
+  o.core.query_instance_budget = 4 * slot_bytes();  // a share of one block
+  TierWorld t(o);
+  Engine e(*t), other(*t, {.instance = 2});
+  for (std::uint64_t n = 10; n < 30; ++n) t.tier.put(n);
+  const auto warm = [&](SessionId session, int instance, std::uint64_t block, const WarmHint& hint) {
+    const auto list = hashes(block, 1);
+    const std::string id = "w" + std::to_string(block);
+    return t->core->warm(session, {instance_id(instance), GroupId(0), id, list, hint}, t->now).ok();
+  };
+  ASSERT_TRUE(warm(e.scheduler, 1, 10, {}));
+  ASSERT_TRUE(warm(e.scheduler, 1, 11, {milliseconds(20), {}, 10, 50}));
+  EXPECT_EQ(t.tier.loads.size(), 1u);
+  ASSERT_TRUE(warm(other.scheduler, 2, 20, {milliseconds(80), {}, 10, 50}));
+  EXPECT_EQ(t.tier.loads.size(), 2u);
+}
+
 TEST(CoreWarm, a_piece_at_a_time_within_the_share) {
   Warming w(16);
   ASSERT_TRUE(w.warm(10, 10).ok());

@@ -33,6 +33,8 @@ Status check_part(const QueryPart& part) {
     return reject(
         format_text("query of %u hashes, the limit is %u; ask for a shorter prefix", part.total, kMaxHashes));
   }
+  if (part.prepare && part.full_prefix)
+    return reject("what is prepared waits for nobody's saves; ask for the full prefix with the query");
   if (part.first > part.total || part.hashes.size() > part.total - part.first ||
       (part.hashes.empty() && part.total > 0)) {
     return reject(format_text("part [%u, +%zu) does not lie in a query of %u hashes", part.first,
@@ -306,7 +308,10 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
 // True while the list that is being asked is the leased one, or the one that waits: of what
 // restart() would keep every block is compared.
 bool Leases::recognise(Lease& lease, const Seen& seen) {
-  if (seen.part.total != lease.total || seen.part.full_prefix != lease.full) return false;
+  if (seen.part.total != lease.total) return false;
+  // What was prepared whole leaves nobody to wait for.
+  const bool whole = lease.prepared && lease.hits == lease.total;
+  if (seen.part.full_prefix != lease.full && !whole) return false;
   ListDigest digest = lease.again_digest;
   for (std::size_t i = 0; i < seen.lookups.size(); ++i) {
     const std::size_t at = seen.part.first + i;

@@ -237,6 +237,7 @@ void Leases::claim(std::uint32_t index, const Seen& seen) {
   stats_.misses += lease.total - lease.hits;
   lease.untold = true;
   lease.early = seen.part.early_lease;
+  lease.full = seen.part.full_prefix;
   lease.started = seen.now;
   if (lease.state == LeaseState::kLoading) {
     deadlines_.set(index, Term::kWait, wait_end(lease));

@@ -121,7 +121,7 @@ bool Warms::quiet() const {
 Warms::Hint* Warms::next_hint() {
   Hint* best = nullptr;
   for (Hint& h : hints_) {
-    if (h.state != WarmState::kQueued) continue;
+    if (h.state != WarmState::kQueued || h.no_room) continue;
     const bool sooner = best == nullptr || h.first_use < best->first_use ||
                         (h.first_use == best->first_use && h.weight > best->weight);
     if (sooner) best = &h;
@@ -153,9 +153,9 @@ void Warms::turn(TimePoint now) {
   end_if([&](const Hint& h) { return h.end <= now; });
   stats_.expired += before - stats_.hints;
   if (!quiet()) return;
-  for (Hint* hint = next_hint(); hint != nullptr; hint = next_hint()) {
-    if (!begin(*hint, now)) break;
-  }
+  for (Hint& hint : hints_) hint.no_room = false;
+  // What an instance has no room for holds up nobody else's.
+  for (Hint* hint = next_hint(); hint != nullptr; hint = next_hint()) hint->no_room = !begin(*hint, now);
   p_.leases.pump(now);
 }
 

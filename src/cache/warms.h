@@ -58,6 +58,7 @@ class Warms {
     std::vector<BlockHash> hashes;
     std::size_t next = 0;  // of them
     bool over = false;     // behind the piece that loads nothing follows
+    bool no_room = false;  // in this turn
     LeaseIndex piece;      // kLoading
     TimePoint first_use, end;
     std::uint64_t weight = 0;

@@ -25,6 +25,29 @@ std::string text_of(const json& object) {
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+// What is left out has its default, and what is not understood must not: a drop is for good.
+Status check_drop(const json& in) {
+  const auto is_wrong = [&](const char* key, auto right) {
+    const auto it = in.find(key);
+    return it != in.end() && !right(*it);
+  };
+  const auto is_text = [](const json& value) { return value.is_string(); };
+  for (const char* key : {"scope", "where", "digest"})
+    if (is_wrong(key, is_text)) return reject(format_text("drop: %s is a text", key));
+  for (const char* key : {"unasked", "force", "dry_run"})
+    if (is_wrong(key, [](const json& value) { return value.is_boolean(); }))
+      return reject(format_text("drop: %s is true or false", key));
+  if (is_wrong("unused_s", [](const json& value) { return value.is_number_unsigned(); }))
+    return reject("drop: unused_s is a whole number of seconds");
+  const auto all_texts = [&](const json& value) {
+    return value.is_array() && std::all_of(value.begin(), value.end(), is_text);
+  };
+  if (is_wrong("digests", all_texts)) return reject("drop: digests is a list of texts");
+  const auto place = [](const json& value) { return value == "all" || value == "memory" || value == "ssd"; };
+  if (is_wrong("where", place)) return reject("drop: where is \"all\", \"memory\" or \"ssd\"");
+  return ok_status();
+}
+
 Error no_ssd() {
   return reject("this Manager has no SSD store; start it with --ssd-path FILE");
 }
@@ -48,6 +71,7 @@ void Control::ask(const std::string& question, TimePoint now, Answer answer) {
   if (command == "ssd_list") return answer(list(text_or("after")));
   if (command == "ssd_drop" && tier_ == nullptr) return answer(no_ssd());
   if (command == "ssd_drop" || command == "drop") {
+    if (const Status form = check_drop(in); !form.ok()) return answer(form.error());
     DropAsked asked;
     asked.scope = text_or("scope");
     asked.unasked = flag("unasked");

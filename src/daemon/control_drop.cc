@@ -73,14 +73,16 @@ Result<std::vector<Control::Space>> Control::chosen(const DropAsked& asked, Time
           format_text("\"%s\" is too short for something that cannot be undone: give at least %zu digits "
                       "of the digest; see orbitkv drop --dry-run",
                       prefix.c_str(), kLeastDigits));
-    const std::size_t before = named.size();
+    std::vector<Space> found;
     for (const Space& each : all)
-      if (hex_text(each.digest.bytes).starts_with(prefix)) named.push_back(each);
-    if (named.size() == before)
+      if (hex_text(each.digest.bytes).starts_with(prefix)) found.push_back(each);
+    if (found.empty())
       return reject("no stored namespace begins with \"" + prefix + "\"; see orbitkv drop --dry-run");
-    if (named.size() > before + 1)
-      return reject(format_text("%zu namespaces begin with \"%s\"; give more of the digest",
-                                named.size() - before, prefix.c_str()));
+    if (found.size() > 1)
+      return reject(format_text("%zu namespaces begin with \"%s\"; give more of the digest", found.size(),
+                                prefix.c_str()));
+    const auto same = [&](const Space& each) { return each.digest == found[0].digest; };
+    if (std::none_of(named.begin(), named.end(), same)) named.push_back(std::move(found[0]));
   }
   return asked.digests.empty() ? all : named;
 }

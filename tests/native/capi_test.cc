@@ -135,6 +135,7 @@ TEST_F(Capi, WhatIsPreparedIsFoundByTheQuery) {
   EXPECT_TRUE(begun);
   engine.query.flags = ORBITKV_QUERY_WAIT_FOR_FULL_PREFIX;
   const orbitkv_lease lease = engine.lease(4);
+  EXPECT_EQ(manager.status()["budgets.claimed"], 1u);
   EXPECT_EQ(orbitkv_release(engine.client, &lease, &engine.error), ORBITKV_OK);
   engine.query.flags = 0;
   orbitkv_warm_hint hint = ORBITKV_WARM_HINT_INIT;

@@ -170,3 +170,18 @@ def test_the_protected_share_may_be_off_but_not_more_than_all():
         assert manager.status()["eviction"]["probationary"]["blocks"] == 4
     done = subprocess.run([binary(), "serve", "--cache-protected-percent", "101"], capture_output=True, text=True)
     assert done.returncode == 2 and "0 to 100" in done.stderr
+
+
+def test_an_empty_value_does_not_widen_what_goes(filled):
+    manager, _ = filled
+    assert "--scope: is empty" in said(manager, "--scope", "", "--older-than", "1h")
+    assert "--older-than: is empty" in said(manager, "--scope", "a", "--older-than", "")
+    assert manager.status()["blocks"] == 9
+
+
+def test_a_digest_that_is_named_twice_is_dropped_once(filled):
+    manager, _ = filled
+    shown = by_scope(manager.command("drop", "--dry-run"))["b"]
+    digest = shown["digest"]
+    dropped = manager.command("drop", digest, digest[:12])
+    assert dropped["namespaces"] == 1 and dropped["evicted"] == 3

@@ -191,9 +191,15 @@ void add_drop(CLI::App& app, daemon::cli::DropFlags& flags) {
       "Pinned blocks go out of sight and are freed with their last pin; with --older-than they are in use\n"
       "and stay. A block found on SSD at the start counts as used then. Exit status 1: some are left.");
   drop->add_option("digest", flags.digests, "of a namespace, or its beginning: at least 8 digits");
-  drop->add_option("--scope", flags.scope, "all namespaces of this cache scope (ORBITKV_CACHE_SCOPE)");
+  // A variable that is not set must not widen what goes.
+  const auto given = [](const std::string& text) -> std::string {
+    return text.empty() ? "is empty; give a value, or leave the option out" : "";
+  };
+  drop->add_option("--scope", flags.scope, "all namespaces of this cache scope (ORBITKV_CACHE_SCOPE)")
+      ->check(given);
   drop->add_option("--older-than", flags.older_than,
-                   "only blocks that were not used for so long: 30m, 2h, 7d; counted in minutes");
+                   "only blocks that were not used for so long: 30m, 2h, 7d; counted in minutes")
+      ->check(given);
   drop->add_flag("--all-unasked", flags.all_unasked,
                  "what no engine has asked for since the Manager started");
   drop->add_flag("--force", flags.force, "--all-unasked also while no engine has registered: everything");
