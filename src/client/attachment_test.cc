@@ -22,6 +22,11 @@ class Server {
     stop_ = true;
     thread_.join();
   }
+  // Nothing is answered from now on, not even what is being looked for now.
+  void hush() {
+    silent = true;
+    for (const std::uint64_t seen = rounds_; rounds_ < seen + 2;) std::this_thread::yield();
+  }
   std::atomic<bool> silent;
   std::atomic<bool> refuse{false};
   std::atomic<int> released{0};
@@ -29,7 +34,7 @@ class Server {
 
  private:
   void run() {
-    while (!stop_) {
+    for (; !stop_; ++rounds_) {
       if (silent) continue;
       const auto bytes = manager_.channel().pop_command();
       if (!bytes) continue;
@@ -58,6 +63,7 @@ class Server {
   FakeManager& manager_;
   bool told_ = false;
   std::atomic<bool> stop_{false};
+  std::atomic<std::uint64_t> rounds_{0};
   std::thread thread_;
 };
 
@@ -183,7 +189,7 @@ TEST(Attachment, ALeaseThatWasToldInTimeOutlivesALateAnswer) {
   auto link = manager.attach();
   Server server(manager);
   ASSERT_TRUE(link->call(wire::Opcode::kQuery, kQuery, 5000).ok());
-  server.silent = true;
+  server.hush();
   for (int i = 0; i < 3; ++i) {
     ASSERT_EQ(link->call(wire::Opcode::kQuery, kQuery, 1).error().code(), Code::kReconnect);
   }

@@ -134,7 +134,10 @@ Status Manager::make_session(Visitor& visitor, const wire::Hello& hello) {
                out);
   if (keep_) keep_->open_session(place.id, place.epoch, memory, visitor.peer.pidfd);
   const int fds[] = {memory.fd(), bell.get()};
-  ORBITKV_RETURN_IF_ERROR(visitor.socket.send(out, fds));
+  if (const Status sent = visitor.socket.send(out, fds); !sent.ok()) {
+    if (keep_) keep_->close_session(place.epoch);
+    return sent;
+  }
   loop_->remove(visitor.socket.fd());
   auto& connection = connections_[place.id.value];
   connection = std::make_unique<Connection>(std::move(visitor.socket), std::move(visitor.peer));

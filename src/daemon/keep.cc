@@ -82,27 +82,28 @@ void Keep::sort_in(std::vector<FdStore::Named> found) {
   }
 }
 
-// The newest that is complete counts: one that is not was never gone on with.
+// The newest that is complete counts: one that is not was never gone on with. A newer one
+// that cannot be read may have lent what an older one holds, so that none counts then.
 void Keep::read_tables(std::uint32_t unit) {
   std::string why = "nothing was kept";
+  bool decided = false;
   for (auto it = tables_.rbegin(); it != tables_.rend(); ++it) {
     number_ = std::max(number_, it->first);
-    if (pool_) continue;
-    if (fault_hit(FaultPoint::kManagerKeptFormat)) {
-      why = "the kept memory counts as of another format (ORBITKV_FAULT)";
-      continue;
-    }
-    auto table = mem::KeptTable::open(std::move(it->second));
+    auto table = fault_hit(FaultPoint::kManagerKeptFormat)
+                     ? reject("the kept memory counts as of another format (ORBITKV_FAULT)")
+                     : mem::KeptTable::open(std::move(it->second));
     if (!table.ok()) {
-      why = table.error().message();
+      if (!decided) why = table.error().message();
+      decided = decided || table.error().code() != Code::kBusy;
       continue;
     }
-    auto pool = mem::scan_kept(*table, memories_, unit);
-    if (!pool.ok()) {
+    superseded_.push_back(std::move(*table));
+    if (std::exchange(decided, true)) continue;
+    auto pool = mem::scan_kept(superseded_.back(), memories_, unit);
+    if (pool.ok())
+      pool_ = std::move(*pool);
+    else
       why = pool.error().message();
-      break;
-    }
-    pool_ = std::move(*pool);
   }
   if (pool_) {
     wanted_ = pool_->wanted;
@@ -162,6 +163,10 @@ void Keep::adopt(cache::Core& core) {
   table_->set_complete();
   if (pool_) fault_hit(FaultPoint::kManagerAdopted);
   put(name_of(kTable, number_ + 1), table_->memory());
+  // The store may lose or delay what it is told: no life after this one may go on with what
+  // stood there before this one lends.
+  for (mem::KeptTable& old : superseded_) old.set_superseded();
+  superseded_.clear();
   for (const auto& [number, fd] : tables_) forget(name_of(kTable, number));
   tables_.clear();
   if (!pool_) return;

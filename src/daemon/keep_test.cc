@@ -132,6 +132,34 @@ TEST(Keep, ATableThatIsNotCompleteWasNeverGoneOnWith) {
   EXPECT_TRUE(shelves.held.contains("table-100"));
 }
 
+// Its life may have lent what the older one still holds.
+TEST(Keep, ANewerTableThatCannotBeReadLetsNoOlderOneCount) {
+  Shelves shelves;
+  {
+    Life first(shelves);
+  }
+  shelves.held["table-ff"] = UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  Life next(shelves);
+  EXPECT_TRUE(next.cold);
+}
+
+// Whatever the store makes of what it is told.
+TEST(Keep, WhatALifeHasTakenOverCountsForNoOther) {
+  Shelves shelves;
+  {
+    Life first(shelves);
+  }
+  UniqueFd old(::fcntl(shelves.held.at("table-1").get(), F_DUPFD_CLOEXEC, 0));
+  {
+    Life second(shelves);
+    EXPECT_FALSE(second.cold);
+  }
+  shelves.held.erase("table-2");
+  shelves.held["table-1"] = std::move(old);
+  Life third(shelves);
+  EXPECT_TRUE(third.cold);
+}
+
 TEST(Keep, AColdStartLetsGoOfEverything) {
   Shelves shelves;
   {

@@ -120,7 +120,7 @@ Result<KeptTable> KeptTable::open(UniqueFd fd) {
   if (header.head_check != head_check(head) || head.bytes != bytes || bytes_of(table.shape_) != bytes)
     return reject("the head of the kept memory does not verify");
   if (header.complete.load(std::memory_order_acquire) != 1)
-    return reject("the kept memory was not complete when its Manager ended");
+    return busy("the kept memory was not complete when its Manager ended");
   table.id_ = head.id;
   table.allocations_ = header.allocations.load(std::memory_order_relaxed);
   for (std::size_t r = 0; r < kRegions; ++r) {
@@ -190,6 +190,10 @@ KeptTable::Word* KeptTable::words_of(KeptAt at) const {
 
 void KeptTable::set_complete() {
   header().complete.store(1, std::memory_order_release);
+}
+
+void KeptTable::set_superseded() {
+  header().complete.store(0, std::memory_order_release);
 }
 
 void KeptTable::name_given(SlabId next) {

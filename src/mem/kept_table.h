@@ -79,8 +79,8 @@ class KeptTable {
   };
   // Fresh: nothing is in it, and it is not complete.
   static Result<KeptTable> create(const Shape& shape);
-  // An earlier life's. kReject says why it cannot be used: no such memfd, another format,
-  // incomplete.
+  // An earlier life's. kBusy: incomplete, so nothing was ever lent by it. kReject says why else
+  // it cannot be used: no such memfd, another format, a head that does not verify.
   static Result<KeptTable> open(UniqueFd fd);
   KeptTable(KeptTable&& other) noexcept;
   KeptTable& operator=(KeptTable&& other) noexcept;
@@ -92,6 +92,8 @@ class KeptTable {
   // ---- marks ----
   // All that was adopted stands here: from now on this table is the one.
   void set_complete();
+  // Another table is the one from now on: this counts no more, wherever it is still stored.
+  void set_superseded();
   // Names below it have been given.
   void name_given(SlabId next);
   std::uint32_t next_name() const;
