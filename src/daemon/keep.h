@@ -86,7 +86,7 @@ class Keep {
   std::map<std::uint64_t, UniqueFd> tables_;  // of earlier lives, by number
   std::vector<mem::KeptMemory> memories_;
   std::map<Epoch, OldSession> old_sessions_;
-  std::map<Epoch, SessionId> sessions_;  // whose memory the store has, old ones too
+  std::map<Epoch, SessionId> sessions_;     // whose memory the store has, old ones too
   std::vector<mem::KeptTable> superseded_;  // those of them that could be read
   std::optional<mem::KeptPool> pool_;
   std::uint64_t number_ = 0;  // of this life's table
