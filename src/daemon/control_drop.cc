@@ -55,10 +55,14 @@ Result<std::vector<Control::Space>> Control::chosen(const DropAsked& asked, Time
   if (ways > 1) return reject("a drop is of digests, of a scope or of what is unasked for: name one of them");
   if (asked.everything() && asked.unused.ns == 0 && !asked.dry_run)
     return reject("the drop names nothing: give digests, a scope or an age");
-  if (asked.unasked && !asked.force && (tier_ == nullptr || !tier_->asked_for_any()))
+  if (asked.unasked && tier_ == nullptr)
     return reject(
-        "no engine has registered since this Manager started, so --unasked means everything: let the engines "
-        "that share the store register first, or give --force");
+        "who asked for what is known of an SSD store, and this Manager has none; name digests, a scope or an "
+        "age");
+  if (asked.unasked && !asked.force && !tier_->asked_for_any())
+    return reject(
+        "no engine has registered since this Manager started, so that everything is unasked for: let the "
+        "engines that share the store register first, or give --force");
   std::vector<Space> all = spaces(now);
   if (asked.unasked) std::erase_if(all, [](const Space& each) { return each.asked; });
   if (!asked.scope.empty()) {

@@ -124,8 +124,12 @@ int main(int argc, char** argv) {
   Flags flags;
   CLI::App app(kAbout, "orbitkv-sim");
   app.add_option("--seed", flags.seed, "the first seed")->capture_default_str();
-  app.add_option("--seeds", flags.seeds, "how many seeds")->capture_default_str();
-  app.add_option("--ops", flags.run.actions, "actions of a seed's program")->capture_default_str();
+  app.add_option("--seeds", flags.seeds, "how many seeds")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--ops", flags.run.actions, "actions of a seed's program")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_flag("--json", flags.json, "the last line is one JSON object");
   app.add_flag("--shrink,!--no-shrink", flags.shrink, "look for the shortest program of a finding [yes]");
   app.add_option("--shrink-seconds", flags.shrink_seconds, "at most for each finding")->capture_default_str();
