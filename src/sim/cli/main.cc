@@ -123,12 +123,13 @@ int main(int argc, char** argv) {
   sigaction(SIGINT, &action, nullptr);
   Flags flags;
   CLI::App app(kAbout, "orbitkv-sim");
+  const auto some = [](const std::string& text) -> std::string {
+    return text.find_first_not_of("0") == std::string::npos ? "is 0: nothing would be run" : "";
+  };
   app.add_option("--seed", flags.seed, "the first seed")->capture_default_str();
-  app.add_option("--seeds", flags.seeds, "how many seeds")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  app.add_option("--seeds", flags.seeds, "how many seeds")->check(some)->capture_default_str();
   app.add_option("--ops", flags.run.actions, "actions of a seed's program")
-      ->check(CLI::PositiveNumber)
+      ->check(some)
       ->capture_default_str();
   app.add_flag("--json", flags.json, "the last line is one JSON object");
   app.add_flag("--shrink,!--no-shrink", flags.shrink, "look for the shortest program of a finding [yes]");
