@@ -66,6 +66,8 @@ void Control::ask(const std::string& question, TimePoint now, Answer answer) {
     return it != in.end() && it->is_string() ? it->get<std::string>() : std::string();
   };
   const auto flag = [&](const char* key) { return in.value(key, json(false)) == true; };
+  if (const auto bytes = in.find("bytes"); bytes != in.end() && !bytes->is_number_unsigned())
+    return answer(reject("bytes is a whole number"));
   if (command == "evict")
     return evict(ByteCount(unsigned_or("bytes", ~std::uint64_t{0})), flag("wait"), now, std::move(answer));
   if (command == "ssd_list") return answer(list(text_or("after")));
@@ -89,6 +91,7 @@ void Control::ask(const std::string& question, TimePoint now, Answer answer) {
   if (command == "pool_add") return answer(pool_wanted(slabs_.add(ByteCount(unsigned_or("bytes", 0)))));
   if (command == "pool_drain") {
     const std::uint64_t slab = unsigned_or("slab", kNoSlab);
+    if (slab != kNoSlab && slab > ~std::uint32_t{0}) return answer(reject("there is no slab of that number"));
     return answer(pool_wanted(slab == kNoSlab ? slabs_.drain(ByteCount(unsigned_or("bytes", 0)))
                                               : slabs_.drain(SlabId(static_cast<std::uint32_t>(slab)))));
   }

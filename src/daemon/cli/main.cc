@@ -191,15 +191,9 @@ void add_drop(CLI::App& app, daemon::cli::DropFlags& flags) {
       "Pinned blocks go out of sight and are freed with their last pin; with --older-than they are in use\n"
       "and stay. A block found on SSD at the start counts as used then. Exit status 1: some are left.");
   drop->add_option("digest", flags.digests, "of a namespace, or its beginning: at least 8 digits");
-  // A variable that is not set must not widen what goes.
-  const auto given = [](const std::string& text) -> std::string {
-    return text.empty() ? "is empty; give a value, or leave the option out" : "";
-  };
-  drop->add_option("--scope", flags.scope, "all namespaces of this cache scope (ORBITKV_CACHE_SCOPE)")
-      ->check(given);
+  drop->add_option("--scope", flags.scope, "all namespaces of this cache scope (ORBITKV_CACHE_SCOPE)");
   drop->add_option("--older-than", flags.older_than,
-                   "only blocks that were not used for so long: 30m, 2h, 7d; counted in minutes")
-      ->check(given);
+                   "only blocks that were not used for so long: 30m, 2h, 7d; counted in minutes");
   drop->add_flag("--all-unasked", flags.all_unasked,
                  "what no engine has asked for since the Manager started");
   drop->add_flag("--force", flags.force, "--all-unasked also while no engine has registered: everything");
@@ -312,6 +306,17 @@ bool open_standard_descriptors() {
 }
 }  // namespace
 
+namespace {
+// A shell variable that is not set must not mean a default, or everything.
+void refuse_empty(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& value : option->results())
+      if (value.empty())
+        throw CLI::ValidationError(option->get_name(), "is empty; give a value, or leave the option out");
+  for (const CLI::App* command : app.get_subcommands()) refuse_empty(*command);
+}
+}  // namespace
+
 int main(int argc, char** argv) {
   if (!open_standard_descriptors()) return 1;
   CLI::App app("OrbitKV keeps the KV pages of LLM engines outside the GPU and restores them byte-exact.",
@@ -344,6 +349,7 @@ int main(int argc, char** argv) {
   }
   try {
     app.parse(argc, argv);
+    refuse_empty(app);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsageError;
   }
