@@ -43,7 +43,7 @@ struct KeeperMessage {
   // False: it is too long.
   bool set_text(std::string_view from) {
     if (from.size() > sizeof text) return false;
-    std::memcpy(text, from.data(), from.size());
+    if (!from.empty()) std::memcpy(text, from.data(), from.size());
     text_bytes = static_cast<std::uint16_t>(from.size());
     return true;
   }
