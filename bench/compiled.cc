@@ -39,7 +39,8 @@ Compiled compile(std::span<const device::cuda::PlanGroup> groups, const CompileF
     ++out.launches;
     out.units += plan.units;
     out.plan_bytes += plan.upload_bytes();
-    if (carrier == Carrier::kDma) out.dma_calls += dma_calls(plan, facts);
+    if (carrier == Carrier::kDma && plan.runs <= device::cuda::kDirectRuns)
+      out.dma_calls += dma_calls(plan, facts);
   }
   return out;
 }

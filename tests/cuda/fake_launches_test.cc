@@ -36,6 +36,21 @@ class LaunchTest : public FakeDeviceTest {
   }
 };
 
+// A queue would be full before the engine's stream has come to the ready event.
+TEST_F(LaunchTest, SlotsOfManyRowsGoByTheKernelAlsoWhereDmaIsForced) {
+  open();
+  for (const std::uint32_t rows : {std::uint32_t{kDirectRuns}, std::uint32_t{kDirectRuns} + 1}) {
+    const auto layout =
+        suite::paged("rows", 128 * rows, {.rows = rows, .row_bytes = 64, .row_stride = 128}, 1);
+    auto rig = new_rig(layout, {.method = CopyMethod::kDirect});
+    std::vector<SlotCopy> slots = rig->new_slots({1, 4, 7});
+    const CopyEnd end = run(*rig, Direction::kSave, slots);
+    EXPECT_TRUE(end.status.ok());
+    EXPECT_EQ(end.stats.method, rows > kDirectRuns ? CopyMethod::kKernel : CopyMethod::kDirect) << rows;
+    for (SlotCopy& slot : slots) EXPECT_TRUE(rig->restores(slot));
+  }
+}
+
 constexpr std::uint64_t kSizes[] = {2048, 16384, 32768, 65536, 262144, kDirectFromFull};
 
 // Whatever the size of a fragment, on parts with bulk copies and without.

@@ -208,9 +208,10 @@ class CudaCopier final : public Copier {
     const bool beside_save = b.direction() == Direction::kRestore && save_runs();
     return run_bytes >= (beside_save ? kDirectFromBesideSave : kDirectFromFull);
   }
-  // A restore may find a save beside it that was not there when it was planned.
+  // A restore may find a save beside it that was not there when it was planned, and one slot
+  // may have more rows than a queue should take: the kernel copies those, asked for or not.
   bool direct(const Batch& b, const LaunchPlan& plan) const {
-    if (plan.runs > kDirectRuns && options_.method != CopyMethod::kDirect) return false;
+    if (plan.runs > kDirectRuns) return false;
     return std::all_of(plan.fragments.begin(), plan.fragments.end(),
                        [&](const PlanFragment& f) { return direct(b, f.row_bytes); });
   }
