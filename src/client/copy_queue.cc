@@ -220,9 +220,10 @@ void CopyQueue::settle(Transfer& t) {
     t.report.fragments = t.stats.fragments;
     t.report.method = method_name(t);
   }
-  operations_.finish(t.handle, sum, traced ? &t.report : nullptr);
   t.news.settled = true;
+  // Whoever sees the operation done finds its pages free.
   if (!writes_trace(t)) t.entry->open_transfers.fetch_sub(1, std::memory_order_release);
+  operations_.finish(t.handle, sum, traced ? &t.report : nullptr);
 }
 
 }  // namespace orbitkv::client
