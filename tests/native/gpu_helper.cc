@@ -143,7 +143,8 @@ int run(std::map<std::string, std::string> arguments) {
   // Through the buffer, a restore's copies cannot be enqueued behind a stream that stands.
   Helper helper(on_gpu(options), arguments.contains("bounce") ? 300 : kDoneWithinMs);
   const auto outcome = helper.engine.connect();
-  if (outcome.ok() && !arguments.contains("bounce") && !registered_within(1)) return 1;
+  const bool waits = !arguments.contains("bounce") && !arguments.contains("early");
+  if (outcome.ok() && waits && !registered_within(1)) return 1;
   std::printf("%s %s\n", outcome.ok() ? "ready" : "refused", outcome.message.c_str());
   std::fflush(stdout);
   if (!outcome.ok()) return 1;

@@ -57,7 +57,8 @@ void answer(const char* verb, const client::OperationStatus& status, std::uint32
   std::fflush(stdout);
 }
 
-// save BLOCK HASH COUNT | restore BLOCK HASH COUNT | lease HEX BLOCK HASH COUNT | quit
+// save BLOCK HASH COUNT | restore BLOCK HASH COUNT | lease HEX BLOCK HASH COUNT | hold BLOCK HASH
+// COUNT (a lease that it keeps) | prepare BLOCK HASH COUNT (what it never asks for) | quit
 void serve_line(Engine& engine, const std::string& line) {
   std::istringstream in(line);
   std::string verb, hex;
@@ -77,6 +78,15 @@ void serve_line(Engine& engine, const std::string& line) {
     std::uint64_t wrong = 0;
     for (std::uint32_t i = 0; i < count; ++i) wrong += engine.wrong_bytes(blocks[i], hash_of(hash + i));
     answer("restored", status, count, wrong);
+  } else if (verb == "hold") {
+    client::Ready ready;
+    const auto outcome = engine.lease(hash, count, ready);
+    answer("held", {true, outcome.ok(), 0, outcome.message}, ready.hit_blocks, 0);
+  } else if (verb == "prepare") {
+    const auto hashes = hashes_of(hash, count);
+    bool begun = false;
+    const auto outcome = engine.client().prepare_prefix({engine.instance(), hashes, "prepared"}, begun);
+    answer("prepared", {true, outcome.ok() && begun, 0, outcome.message}, 0, 0);
   }
 }
 
@@ -97,6 +107,8 @@ int main(int argc, char** argv) {
   const std::string verb = argc > 1 ? argv[1] : "";
   auto arguments = arguments_of(argc, argv);
   if (verb == "engine") return engine_main(arguments);
+  while (verb == "hostile" && arguments.contains("forever"))  // until it is killed
+    hostile_main(arguments["socket"], std::strtoul(arguments["seed"].c_str(), nullptr, 10), 60'000);
   if (verb == "hostile")
     return hostile_main(arguments["socket"], std::strtoul(arguments["seed"].c_str(), nullptr, 10),
                         std::atoi(arguments["ms"].c_str()));

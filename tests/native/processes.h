@@ -73,6 +73,9 @@ class Manager {
  public:
   explicit Manager(std::vector<std::string> flags = {}, std::map<std::string, std::string> environment = {});
   void start();  // again, on the same path; returns when it answers
+  void set_environment(std::map<std::string, std::string> environment) {
+    environment_ = std::move(environment);
+  }
   const std::string& socket() const { return socket_; }
   Process& process() { return *process_; }
   pid_t pid() const { return process_->pid(); }
