@@ -28,7 +28,7 @@ GOOD = {
 # What stands for a driver: names two rows, and says what FAKE_RESULT holds.
 DRIVER = """#!/bin/bash
 if [ "$1" = rows ]; then printf 'engine\\tsave\\nengine\\trestore\\n'; exit; fi
-[ -z "$FAKE_CHILD" ] || setsid sleep 300 & 
+[ -z "$FAKE_CHILD" ] || setsid sleep 300 &
 [ -z "$FAKE_CHILD" ] || { echo "progress engine 1 4"; sleep 300; }
 echo "progress engine 2 4"
 echo "$FAKE_RESULT"
