@@ -30,6 +30,7 @@ enum class FaultPoint : std::uint8_t {
   kManagerRetireMarked,  // "manager_retire_marked": a slab stands as retiring, nothing else is done
   kManagerAdopted,       // "manager_adopted": the new table is complete, and not stored yet
   kManagerKeptFormat,    // "manager_kept_format": `fail`: what was kept counts as of another format
+  kManagerKeptOpen,      // "manager_kept_open": a record of kept memory is being written: its seal is gone
   kCount,
 };
 

@@ -1,6 +1,7 @@
 #include "daemon/stall.h"
 
 #include "base/check.h"
+#include "cache/transitions.h"
 
 namespace orbitkv::daemon {
 namespace {
@@ -44,6 +45,7 @@ StallWatch::Verdict StallWatch::look(SessionId session, std::uint64_t signs, boo
   const Health before = w.health;
   w.health = next(before, event);
   ORBITKV_CHECK(w.health != H::kIllegal, "an engine is condemned that has not been seen to stall");
+  cache::Passed<Health, HealthEvent>::mark(before, event);
   if (w.health == before) return Verdict::kNone;
   switch (w.health) {
     case H::kStalled: ++stats_.stalls; return Verdict::kStalled;

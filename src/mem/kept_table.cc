@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/fault.h"
 #include "base/text.h"
 
 namespace orbitkv::mem {
@@ -312,6 +313,7 @@ void KeptTable::write(KeptAt at, const Words& words, std::uint8_t tag) {
   Word* const w = words_of(at);
   w[0].store(0, std::memory_order_release);
   for (std::size_t i = 1; i < kRecordWords; ++i) w[i].store(words[i], std::memory_order_release);
+  fault_hit(FaultPoint::kManagerKeptOpen);
   w[0].store(sealed_word(at, words, tag), std::memory_order_release);
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "mem/slab_passed.h"
 
 namespace orbitkv::mem {
 namespace {
@@ -35,16 +36,23 @@ Status reserve_huge(int fd, ByteCount bytes) {
   return ok_status();
 }
 
+PassedSlabEdges g_passed_edges{};
+
 }  // namespace
+
+PassedSlabEdges& passed_slab_edges() {
+  return g_passed_edges;
+}
 
 void advance(SlabInfo& slab, SlabState to, Placement placement) {
   ORBITKV_CHECK(slab.state < SlabState::kCount && to < SlabState::kCount, "no such state of a slab");
-  const SlabEdge edge =
-      detail::kSlabEdges[static_cast<std::size_t>(slab.state)][static_cast<std::size_t>(to)];
+  const auto from = static_cast<std::size_t>(slab.state), next = static_cast<std::size_t>(to);
+  const SlabEdge edge = detail::kSlabEdges[from][next];
   const bool may = edge == SlabEdge::kAny ||
                    edge == (placement == Placement::kSparse ? SlabEdge::kSparse : SlabEdge::kPlaced);
   ORBITKV_CHECK(may, "a slab is offered once, when its pages are placed, and retires once");
   slab.state = to;
+  g_passed_edges[from][next].store(true, std::memory_order_relaxed);
 }
 
 Result<UniqueFd> make_slab_memory(SlabId id, ByteCount bytes, PageSource source) {

@@ -35,7 +35,8 @@ enum class ActionKind : std::uint8_t {
   kDrop,
   kPoolAdd,
   kPoolDrain,
-  kPass,  // seconds in which nobody asks for anything
+  kUpgrade,  // the Manager makes place for its successor
+  kPass,     // seconds in which nobody asks for anything
   // Faults.
   kKillEngine,     // all of its processes, between two of their steps
   kKillWorker,     // one process of it
@@ -66,6 +67,13 @@ enum class ActionKind : std::uint8_t {
   kCrowdSessions,  // other processes take all sessions that are left
   kHogMetadata,    // lists so long that the session's metadata is full, and never complete
   kHogTickets,     // more questions than a session may have open
+  // Of Managers that leave something to the next.
+  kKillStart,     // the Manager dies, and so does the next while it starts
+  kLoseStored,    // the store loses what it is given
+  kRefuseStored,  // it does not take it, and says so at once or later
+  kStallStore,    // it does nothing for a while
+  kOtherFormat,   // the next Manager cannot read what is there
+  kDamageKept,    // bits flip in what a dead Manager left
   kCount,
 };
 inline constexpr std::size_t kActionKinds = static_cast<std::size_t>(ActionKind::kCount);
@@ -82,6 +90,7 @@ struct ActionInfo {
   const char* name;
   bool fault;
   std::uint32_t weight;  // in the usual program
+  bool kept = false;     // only where something outlives the Manager
 };
 const ActionInfo& info_of(ActionKind kind);
 

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/text.h"
+#include "daemon/stall.h"
+#include "mem/slab_passed.h"
 #include "shm/channel.h"
 
 namespace orbitkv::sim {
@@ -40,6 +42,10 @@ constexpr std::array kWarmStates = {"queued", "loading", "ended"};
 constexpr std::array kWarmEvents = {"loads", "landed", "end"};
 constexpr std::array kRetireStates = {"idle", "images", "grants", "claims", "device", "drained"};
 constexpr std::array kRetireEvents = {"begin", "swept", "revoked", "detached", "quiet", "abandon"};
+constexpr std::array kHealthStates = {"healthy", "stalled", "condemned"};
+constexpr std::array kHealthEvents = {"sign", "silent", "condemn"};
+constexpr std::array kSlabStates = {"raw", "touched", "collapsed", "offered", "retiring", "gone"};
+constexpr std::array kKeptLenders = {"device", "unheard", "wrong", "later"};
 constexpr std::array kRecordStateNames = {"free",    "reserved", "preparing", "granted", "active",
                                           "drained", "reaped",   "failed",    "revoked", "acknowledged"};
 
@@ -57,6 +63,9 @@ static_assert(named<RestoreState, RestoreEvent>(kRestoreStates, kRestoreEvents))
 static_assert(named<RecoveryState, RecoveryEvent>(kRecoveryStates, kRecoveryEvents));
 static_assert(named<WarmState, WarmEvent>(kWarmStates, kWarmEvents));
 static_assert(named<RetireState, RetireEvent>(kRetireStates, kRetireEvents));
+static_assert(named<daemon::Health, daemon::HealthEvent>(kHealthStates, kHealthEvents));
+static_assert(kSlabStates.size() == mem::detail::kSlabStates);
+static_assert(kKeptLenders.size() == static_cast<std::size_t>(KeptLender::kCount));
 static_assert(kRecordStateNames.size() == shm::kRecordStates);
 
 // Why no run can pass these. A test fails if one does.
@@ -73,6 +82,10 @@ constexpr Unreachable kUnreachable[] = {
     {"lease", "loading", "expire", "a wait that is over ends with what has landed"},
     {"record", "reserved", "failed",
      "a request that is refused is answered; the client takes its record back"},
+    {"slab", "raw", "gone", "pools of a run are sparse: nothing is built that could fail"},
+    {"slab", "touched", "collapsed", "pools of a run are sparse: no huge page is looked for"},
+    {"slab", "collapsed", "offered", "pools of a run are sparse: no huge page is looked for"},
+    {"kept", "lent", "free", "clients take the words of a record from one operation to the next"},
 };
 
 const char* why_unreachable(const Cell& cell) {
@@ -114,34 +127,65 @@ std::size_t place_of(const char* machine, const char* state) {
   return i;
 }
 
-template <class Names, class Counts>
-void mark_machine(std::size_t meeter, const char* machine, const Names& names, const Counts& counts) {
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] == 0) continue;
-    const std::size_t place = place_of(machine, names[i]);
-    if (place < std::size(kMet)) g_met[meeter][place] = true;
-  }
+// The places of a machine's states; looked for once.
+using Places = std::vector<std::size_t>;
+template <class Names>
+Places places_of(const char* machine, const Names& names) {
+  Places places;
+  for (const char* name : names) places.push_back(place_of(machine, name));
+  return places;
+}
+
+template <class Counts>
+void mark_machine(std::size_t meeter, const Places& places, const Counts& counts) {
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    if (counts[i] != 0 && places[i] < std::size(kMet)) g_met[meeter][places[i]] = true;
 }
 
 void mark_all(std::size_t meeter, const cache::Census& census) {
-  mark_machine(meeter, "session", kSessionStates, census.sessions);
-  mark_machine(meeter, "publish", kPublishStates, census.publishes);
-  mark_machine(meeter, "restore", kRestoreStates, census.restores);
-  mark_machine(meeter, "image", kImageStates, census.images);
-  mark_machine(meeter, "load", kLoadStates, census.loads);
-  mark_machine(meeter, "lease", kLeaseStates, census.leases);
-  mark_machine(meeter, "recovery", kRecoveryStates, census.recoveries);
+  static const Places sessions = places_of("session", kSessionStates);
+  static const Places publishes = places_of("publish", kPublishStates);
+  static const Places restores = places_of("restore", kRestoreStates);
+  static const Places images = places_of("image", kImageStates), loads = places_of("load", kLoadStates);
+  static const Places leases = places_of("lease", kLeaseStates);
+  static const Places recoveries = places_of("recovery", kRecoveryStates);
+  mark_machine(meeter, sessions, census.sessions);
+  mark_machine(meeter, publishes, census.publishes);
+  mark_machine(meeter, restores, census.restores);
+  mark_machine(meeter, images, census.images);
+  mark_machine(meeter, loads, census.loads);
+  mark_machine(meeter, leases, census.leases);
+  mark_machine(meeter, recoveries, census.recoveries);
 }
+
+std::array<bool, kKeptLenders.size()> g_lenders{};
+std::array<bool, shm::kRecordStates> g_lent_records{};
 
 // Calls each(row, column, passed) for every legal cell of a table.
 template <class State, class Event, class Rows, class Columns, class Each>
 void each_cell(const Rows& rows, const Columns& columns, Each each) {
+  using daemon::next;
   for (std::size_t s = 0; s < rows.size(); ++s) {
     for (std::size_t e = 0; e < columns.size(); ++e) {
       if (next(static_cast<State>(s), static_cast<Event>(e)) == State::kIllegal) continue;
       each(rows[s], columns[e], Passed<State, Event>::cells[s * columns.size() + e].load());
     }
   }
+}
+
+template <class Each>
+void each_kept(Each each) {
+  for (std::size_t i = 0; i < kKeptLenders.size(); ++i) each("kept", "lent", kKeptLenders[i], g_lenders[i]);
+  for (std::size_t i = 0; i < kRecordStateNames.size(); ++i)
+    each("kept", "lent", kRecordStateNames[i], g_lent_records[i]);
+}
+
+template <class Each>
+void each_slab_edge(Each each) {
+  for (std::size_t from = 0; from < kSlabStates.size(); ++from)
+    for (std::size_t to = 0; to < kSlabStates.size(); ++to)
+      if (mem::detail::kSlabEdges[from][to] != mem::SlabEdge::kNone)
+        each("slab", kSlabStates[from], kSlabStates[to], mem::passed_slab_edges()[from][to].load());
 }
 
 template <class Each>
@@ -160,6 +204,9 @@ void each_cell_of_all(Each each) {
   each_cell<RecoveryState, RecoveryEvent>(kRecoveryStates, kRecoveryEvents, in("recovery"));
   each_cell<WarmState, WarmEvent>(kWarmStates, kWarmEvents, in("warm"));
   each_cell<RetireState, RetireEvent>(kRetireStates, kRetireEvents, in("retire"));
+  each_cell<daemon::Health, daemon::HealthEvent>(kHealthStates, kHealthEvents, in("stall"));
+  each_slab_edge(each);
+  each_kept(each);
   for (const shm::RecordEdge& edge : shm::kRecordEdges) {
     const auto from = static_cast<std::size_t>(edge.from), to = static_cast<std::size_t>(edge.to);
     each("record", kRecordStateNames[from], kRecordStateNames[to], shm::passed_edges()[from][to].load());
@@ -209,6 +256,14 @@ void mark_fault(ActionKind fault, const cache::Census& census) {
 void mark_fault(ActionKind fault, shm::RecordState state) {
   const std::size_t place = place_of("record", kRecordStateNames[static_cast<std::size_t>(state)]);
   if (place < std::size(kMet)) g_met[static_cast<std::size_t>(fault)][place] = true;
+}
+
+void mark_kept(KeptLender lender) {
+  g_lenders[static_cast<std::size_t>(lender)] = true;
+}
+
+void mark_kept(shm::RecordState state) {
+  g_lent_records[static_cast<std::size_t>(state)] = true;
 }
 
 void mark_retirement(cache::RetireState state, const cache::Census& census) {

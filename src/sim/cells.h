@@ -29,6 +29,11 @@ void add_reached(std::uint8_t* out);
 // A fault meets whatever there is now.
 void mark_fault(ActionKind fault, const cache::Census& census);
 void mark_fault(ActionKind fault, shm::RecordState state);
+// What those were who had been lent something when a Manager found it: the state of their record,
+// or why there is none.
+enum class KeptLender : std::uint8_t { kDevice, kUnheard, kWrong, kLater, kCount };
+void mark_kept(KeptLender lender);
+void mark_kept(shm::RecordState state);
 // So does a slab that retires, when it comes to a state.
 void mark_retirement(cache::RetireState state, const cache::Census& census);
 

@@ -20,13 +20,13 @@ std::string differs(const char* what, std::uint64_t counted, std::uint64_t said)
 
 }  // namespace
 
-std::optional<std::string> recount(const cache::Core& core, const mem::Pool& pool) {
+std::optional<std::string> recount(const cache::Core& core, const mem::Pool& pool, ByteCount old) {
   using cache::ImageState;
   const cache::Census census = core.census();
   const cache::CoreStats stats = core.stats();
   const mem::PoolStats used = pool.stats();
-  if (used.used != census.held + used.quarantined)
-    return differs("bytes of the pool in use", (census.held + used.quarantined).value, used.used.value);
+  const ByteCount counted = census.held + used.quarantined + old;
+  if (used.used != counted) return differs("bytes of the pool in use", counted.value, used.used.value);
   if (census.pins != census.pinned) return differs("pins of records", census.pinned, census.pins);
   const std::uint64_t operations = sum(census.publishes) + sum(census.restores);
   if (operations != stats.operations) return differs("open operations", operations, stats.operations);

@@ -10,7 +10,7 @@
 
 namespace orbitkv::sim {
 
-// The first thing that does not add up.
-std::optional<std::string> recount(const cache::Core& core, const mem::Pool& pool);
+// The first thing that does not add up. `old`: bytes lent by an earlier life of the Manager.
+std::optional<std::string> recount(const cache::Core& core, const mem::Pool& pool, ByteCount old);
 
 }  // namespace orbitkv::sim

@@ -116,6 +116,18 @@ void draw_ssd(Random& random, Config& config) {
       random.percent(40) ? static_cast<std::uint32_t>(random.between(1, 3)) : limits::kStoreReads;
 }
 
+// Lives follow each other more often where one leaves something to the next.
+void draw_keep(Random& random, Config& config) {
+  config.keep.on = random.percent(50);
+  config.keep.letter = random.percent(50) ? range_us(1, 100) : range_us(100, 20'000);
+  config.restart = range_us(1000, 400'000);
+  if (!config.keep.on) return;
+  config.restart = range_us(1000, random.one_of<std::int64_t>({2'000, 20'000, 400'000}));
+  config.keep.deaths = random.one_of<std::uint32_t>({2, 5, 15});
+  if (random.percent(80) && config.slabs.retire_after == kNever)
+    config.slabs.retire_after = milliseconds(200);
+}
+
 void draw_times(Random& random, Config& config) {
   config.gap = random.percent(50) ? range_us(5, 100) : range_us(20, 1000);
   config.pause = range_us(500, random.one_of<std::int64_t>({2'000, 20'000, 100'000}));
@@ -137,7 +149,11 @@ void draw_weights(Random& random, Config& config) {
     if (info.fault && mood < 6 && random.percent(70)) weight = 0;
     if (info.fault && mood == 9) weight *= 4;
     if (!info.fault && random.percent(15)) weight *= 3;
-    if (static_cast<ActionKind>(i) == ActionKind::kStopEngine && config.stalls.after.ns > 0) weight *= 3;
+    const auto kind = static_cast<ActionKind>(i);
+    if (kind == ActionKind::kStopEngine && config.stalls.after.ns > 0) weight *= 3;
+    if (info.kept && !config.keep.on) weight = 0;
+    if ((kind == ActionKind::kKillManager || kind == ActionKind::kKillManagerAt) && config.keep.on)
+      weight *= config.keep.deaths;
     config.weights[i] = weight;
   }
 }
@@ -155,6 +171,7 @@ Config draw_config(std::uint64_t seed) {
   draw_slabs(random, config);
   draw_stalls(random, config);
   draw_ssd(random, config);
+  draw_keep(random, config);
   draw_times(random, config);
   config.chains = static_cast<std::uint32_t>(random.between(1, 12));
   config.chain_blocks = static_cast<std::uint32_t>(random.between(2, 16));

@@ -65,6 +65,13 @@ struct SsdPlan {
   std::uint32_t reads = 0;  // at once
 };
 
+// What outlives the Manager: nothing, or what a store has.
+struct KeepPlan {
+  bool on = false;
+  DurationRange letter;      // on its way to the store
+  std::uint32_t deaths = 1;  // of the Manager, times as many as usual
+};
+
 struct Config {
   std::uint64_t seed = 0;
   ByteCount pool, slab;
@@ -72,6 +79,7 @@ struct Config {
   daemon::StallWatch::Options stalls;
   cache::CoreConfig core;
   SsdPlan ssd;
+  KeepPlan keep;
   std::vector<SpacePlan> spaces;
   std::vector<EnginePlan> engines;
   std::uint32_t chains = 4;        // of blocks, in a tree of shared prefixes
@@ -83,6 +91,7 @@ struct Config {
   DurationRange turn;              // of the Manager's loop
   DurationRange copy;              // of one image
   DurationRange frame;             // on a socket
+  DurationRange restart;           // from a death of the Manager to its next life
   Duration call_timeout, grant_wait;
   std::uint32_t bank_bytes = 0;                       // of a session's plans: some hold one of them
   bool sleeps = true;                                 // the Manager's loop, where it has nothing to do

@@ -115,4 +115,16 @@ void RankMemory::damage(std::size_t group, std::uint32_t page) {
   layer.base[page * layer.block_stride + layer.row_bytes / 2] ^= std::byte{4};
 }
 
+client::Registration registration_of(const SpacePlan& space, std::uint16_t rank, const RankMemory& memory) {
+  client::Registration registration;
+  registration.name_space = space.name;
+  registration.rank = rank;
+  registration.world_size = space.world;
+  registration.num_blocks = memory.pages();
+  registration.block_tokens = kBlockTokens;
+  registration.groups = memory.groups();
+  registration.layers = memory.layers();
+  return registration;
+}
+
 }  // namespace orbitkv::sim

@@ -65,4 +65,7 @@ class RankMemory {
   std::vector<std::uint32_t> copies_;
 };
 
+// Of a rank with those pages; its instance is the caller's.
+client::Registration registration_of(const SpacePlan& space, std::uint16_t rank, const RankMemory& memory);
+
 }  // namespace orbitkv::sim

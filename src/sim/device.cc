@@ -45,19 +45,20 @@ Result<device::CopyTicket> SimCopier::submit(device::CopyBatch batch) {
   job.entry = owner_.entry();
   job.memory = owner_.memory();
   job.view = owner_.view();
+  job.life = owner_.life();
   for (const device::GroupCopy& copy : batch.groups) {
     const std::uint64_t bytes = model::slot_layout(copy.group->shape).slot_bytes;
     std::size_t group = 0;
     while (&job.entry->groups[group].geometry != copy.group) ++group;
     for (const device::SlotCopy& slot : copy.slots) {
-      const auto at = device_.find(slot.image);
+      const SimDevice::Mapping* at = device_.find(slot.image);
       if (!at) {
         world_.fail("slabs", "a copy to or from an address that its process has not mapped");
         return reject("no slab is mapped there");
       }
-      CopyItem item{
-          copy.group, group, slot, {job.view->life, at->slab, at->offset, job.view->rounded(bytes)}};
-      item.slot.image = job.view->slabs.at(at->slab).base() + at->offset;
+      const auto offset = static_cast<std::uint64_t>(slot.image - at->bytes.data());
+      CopyItem item{copy.group, group, slot, {at->view->pool, at->name, offset, at->view->rounded(bytes)}};
+      item.slot.image = at->view->slabs.at(at->name).base() + offset;
       job.items.push_back(item);
     }
   }
@@ -99,20 +100,19 @@ Use use_of(const CopyJob& job) {
 // ---- the device ----
 
 void SimDevice::add_slab(std::span<std::byte> slab) {
-  ORBITKV_CHECK(!expected_.empty(), "a slab is mapped that nobody offered");
-  slabs_.emplace(expected_.front(), slab);
-  expected_.erase(expected_.begin());
+  ORBITKV_CHECK(expected_.has_value(), "a slab is mapped that nobody offered");
+  slabs_.push_back({*expected_, owner_.view(), slab});
+  expected_.reset();
 }
 
 void SimDevice::remove_slab(std::span<std::byte> slab) {
-  std::erase_if(slabs_, [&](const auto& known) { return known.second.data() == slab.data(); });
+  std::erase_if(slabs_, [&](const Mapping& known) { return known.bytes.data() == slab.data(); });
 }
 
-std::optional<SimDevice::At> SimDevice::find(const std::byte* address) const {
-  for (const auto& [name, slab] : slabs_)
-    if (address >= slab.data() && address < slab.data() + slab.size())
-      return At{name, static_cast<std::uint64_t>(address - slab.data())};
-  return std::nullopt;
+const SimDevice::Mapping* SimDevice::find(const std::byte* address) const {
+  for (const Mapping& each : slabs_)
+    if (address >= each.bytes.data() && address < each.bytes.data() + each.bytes.size()) return &each;
+  return nullptr;
 }
 
 Result<std::unique_ptr<device::Copier>> SimDevice::new_copier(const device::CopierOptions&) {
@@ -129,15 +129,7 @@ std::shared_ptr<CopyJob> Dma::start(CopyJob job, std::function<void()> done) {
   auto shared = std::make_shared<CopyJob>(std::move(job));
   if (world_.plant() == Plant::kSharedExtent && !jobs_.empty())
     shared->items[0].place = jobs_.begin()->second.first->items[0].place;
-  for (const CopyItem& item : shared->items) {
-    if (!world_.manager().lends(item.place))
-      world_.fail("slabs", who(*shared) + " begins on slab " + std::to_string(item.place.slab.value) +
-                               ", whose grants were taken back");
-    // From the claim on: what a plan names is the client's until its receipt.
-    if (const auto conflict = world_.ledger().take(item.place, use_of(*shared), who(*shared)))
-      world_.fail("extents", *conflict);
-    ++shared->memory->copies(item.group, item.slot.block);
-  }
+  begin(*shared);
   jobs_.emplace(shared->id, std::pair(shared, std::move(done)));
   const Duration first = std::exchange(slow_next_, std::nullopt).value_or(Duration{});
   world_.events().after(first, [this, shared] { step(shared); });
@@ -145,20 +137,46 @@ std::shared_ptr<CopyJob> Dma::start(CopyJob job, std::function<void()> done) {
   return shared;
 }
 
+// Of a session of another life the Manager knows nothing but that somebody may write.
+void Dma::begin(CopyJob& job) {
+  const ManagerNode& manager = world_.manager();
+  job.stale = use_of(job) == Use::kRead && (!manager.alive() || job.life != manager.life());
+  for (const CopyItem& item : job.items) {
+    ++job.memory->copies(item.group, item.slot.block);
+    if (job.stale) continue;
+    if (job.life == manager.life() && !manager.lends(item.place))
+      world_.fail("slabs", who(job) + " begins on slab " + std::to_string(item.place.slab.value) +
+                               ", whose grants were taken back");
+    // From the claim on: what a plan names is the client's until its receipt.
+    if (const auto conflict = world_.ledger().take(item.place, use_of(job), who(job)))
+      world_.fail("extents", *conflict);
+  }
+}
+
 // What a dead engine reads may be given to others: nobody looks at what it gets.
 void Dma::orphan(std::uint32_t process) {
   for (auto& [id, held] : jobs_) {
     CopyJob& job = *held.first;
     if (job.process != process || std::exchange(job.orphan, true)) continue;
-    if (use_of(job) == Use::kWrite) continue;
+    if (use_of(job) == Use::kWrite || job.stale) continue;
     for (const CopyItem& item : job.items) world_.ledger().leave(item.place, Use::kRead);
   }
 }
 
-bool Dma::running_on(std::uint32_t process, SlabId slab) const {
+void Dma::make_stale() {
+  for (auto& [id, held] : jobs_) {
+    CopyJob& job = *held.first;
+    if (use_of(job) == Use::kWrite || job.orphan || std::exchange(job.stale, true)) continue;
+    for (const CopyItem& item : job.items) world_.ledger().leave(item.place, Use::kRead);
+  }
+}
+
+bool Dma::running_on(std::uint32_t process, const Where& where) const {
   return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& running) {
     const CopyJob& job = *running.second.first;
-    const auto there = [&](const CopyItem& item) { return item.place.slab == slab; };
+    const auto there = [&](const CopyItem& item) {
+      return item.place.pool == where.pool && item.place.slab == where.slab;
+    };
     return job.process == process && std::any_of(job.items.begin(), job.items.end(), there);
   });
 }
@@ -192,7 +210,7 @@ void Dma::end(const std::shared_ptr<CopyJob>& job) {
   job->ended = true;
   for (const CopyItem& item : job->items) {
     --job->memory->copies(item.group, item.slot.block);
-    if (job->orphan) continue;
+    if (job->orphan || job->stale) continue;
     world_.ledger().leave(item.place, use_of(*job));
   }
   const auto done = std::move(jobs_.at(job->id).second);

@@ -23,11 +23,12 @@ namespace orbitkv::sim {
 
 class World;
 
-// The slabs of one life of the Manager, those that have gone too, mapped by nobody's process:
-// what a device reaches whatever becomes of Manager and processes.
+// The slabs of one pool, those that have gone too, mapped by nobody's process: what a device
+// reaches whatever becomes of Manager and processes.
 struct PoolView {
-  std::uint32_t life = 0;
+  std::uint64_t pool = 0;
   std::map<SlabId, mem::MappedSlab> slabs;
+  std::map<SlabId, std::uint64_t> inodes;
   std::uint32_t unit = 64;
   ByteCount rounded(std::uint64_t bytes) const { return ByteCount((bytes + unit - 1) / unit * unit); }
 };
@@ -48,9 +49,11 @@ struct CopyJob {
   std::shared_ptr<RankMemory> memory;
   std::shared_ptr<PoolView> view;
   std::vector<CopyItem> items;
-  std::size_t next = 0;  // item
+  std::uint32_t life = 0;  // of the Manager whose session granted it
+  std::size_t next = 0;    // item
   bool ended = false;
   bool orphan = false;  // nobody asks for it any more
+  bool stale = false;   // reads what no Manager holds for it any more: it may fail, but not lie
   std::optional<std::size_t> fails_at;
 };
 
@@ -61,14 +64,21 @@ class Dma {
   std::shared_ptr<CopyJob> start(CopyJob job, std::function<void()> done);
   // Its process has died. What runs goes on for a while.
   void orphan(std::uint32_t process);
+  // The Manager has died: nothing holds what is read now.
+  void make_stale();
   std::size_t running() const { return jobs_.size(); }
-  bool running_on(std::uint32_t process, SlabId slab) const;
+  struct Where {
+    std::uint64_t pool = 0;
+    SlabId slab;
+  };
+  bool running_on(std::uint32_t process, const Where& where) const;
 
   // Of the next copy that is started.
   void fail_next() { fail_next_ = true; }
   void slow_next(Duration time) { slow_next_ = time; }
 
  private:
+  void begin(CopyJob& job);
   void step(const std::shared_ptr<CopyJob>& job);
   void copy(CopyJob& job, CopyItem& item);
   void end(const std::shared_ptr<CopyJob>& job);
@@ -92,6 +102,7 @@ class SimDevice final : public device::Device {
     virtual std::shared_ptr<client::Entry> entry() = 0;
     virtual std::shared_ptr<RankMemory> memory() = 0;
     virtual std::shared_ptr<PoolView> view() = 0;
+    virtual std::uint32_t life() const = 0;  // of the Manager that its session is of
     virtual void copy_ended() = 0;
     virtual bool doomed() const = 0;  // it has died: nothing that it starts now is started
   };
@@ -99,28 +110,29 @@ class SimDevice final : public device::Device {
 
   std::string identity() const override { return "cpu:0"; }
   Status check_memory(std::span<const std::byte>) const override { return ok_status(); }
-  // Names of the slabs that are mapped next, in their order.
-  void expect(std::vector<SlabId> names) { expected_ = std::move(names); }
+  // Name of the slab that may be mapped next.
+  void expect(std::optional<SlabId> name) { expected_ = name; }
   void add_slab(std::span<std::byte> slab) override;
   void remove_slab(std::span<std::byte> slab) override;
   std::size_t reachable_slabs() const override { return slabs_.size(); }
   Result<device::Fence> fence(device::StreamHandle) override { return device::Fence(); }
   Result<std::unique_ptr<device::Copier>> new_copier(const device::CopierOptions& options) override;
 
-  // Those that the process has mapped.
-  const std::map<SlabId, std::span<std::byte>>& slabs() const { return slabs_; }
-  // Where an address of the process lies; nullopt: nowhere that it has mapped.
-  struct At {
-    SlabId slab;
-    std::uint64_t offset = 0;
+  // One that the process has mapped.
+  struct Mapping {
+    SlabId name;
+    std::shared_ptr<PoolView> view;
+    std::span<std::byte> bytes;
   };
-  std::optional<At> find(const std::byte* address) const;
+  const std::vector<Mapping>& slabs() const { return slabs_; }
+  // Where an address of the process lies; nullptr: nowhere that it has mapped.
+  const Mapping* find(const std::byte* address) const;
 
  private:
   World& world_;
   Owner& owner_;
-  std::vector<SlabId> expected_;
-  std::map<SlabId, std::span<std::byte>> slabs_;
+  std::optional<SlabId> expected_;
+  std::vector<Mapping> slabs_;
 };
 
 }  // namespace orbitkv::sim

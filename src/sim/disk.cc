@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "sim/manager_node.h"
 #include "sim/random.h"
 #include "sim/world.h"
 
@@ -16,8 +17,8 @@ constexpr std::uint64_t kSector = 512;
 // its acceptance to its result.
 class Disk::WatchedIo final : public ssd::Io {
  public:
-  WatchedIo(Disk& disk, std::uint32_t life, const ssd::IoOptions& options, ssd::Latency latency)
-      : disk_(disk), life_(life), below_(disk.disk_, options, std::move(latency)) {
+  WatchedIo(Disk& disk, const ssd::IoOptions& options, ssd::Latency latency)
+      : disk_(disk), below_(disk.disk_, options, std::move(latency)) {
     disk_.io_ = this;
   }
   ~WatchedIo() override {
@@ -30,7 +31,10 @@ class Disk::WatchedIo final : public ssd::Io {
   bool linked(ssd::FileIndex) const override { return true; }
   ByteCount free_space(const std::string& path) const override { return below_.free_space(path); }
   void add_memory(std::span<std::byte> memory) override {
-    if (disk_.slabs_follow_) slabs_.emplace(SlabId(next_slab_++), memory);
+    if (disk_.pool_ != 0) {
+      const auto known = [this](SlabId name) { return slabs_.contains(name); };
+      slabs_.emplace(disk_.world_.manager().slab_to_map(known), memory);
+    }
     below_.add_memory(memory);
   }
   void remove_memory(std::span<std::byte> memory) override {
@@ -43,12 +47,15 @@ class Disk::WatchedIo final : public ssd::Io {
     below_.remove_memory(memory);
   }
 
+  // What a Manager does that has died has not happened.
   std::size_t submit(std::span<const ssd::IoRequest> requests) override {
+    if (disk_.crashed_ || disk_.world_.manager().doomed()) return 0;
     const std::size_t taken = below_.submit(requests);
     for (const ssd::IoRequest& request : requests.first(taken)) watch(request);
     return taken;
   }
   std::size_t reap(std::span<ssd::IoResult> results, Duration wait) override {
+    if (!disk_.crashed_ && disk_.world_.manager().doomed()) return 0;
     const std::size_t count = below_.reap(results, wait);
     for (const ssd::IoResult& result : results.first(count)) unwatch(result);
     disk_.completions_ += count;
@@ -67,6 +74,13 @@ class Disk::WatchedIo final : public ssd::Io {
     const auto next = below_.next_end();
     return next && offset_ ? *next + *offset_ : now + kFarAway;
   }
+  std::vector<Place> writes() const {
+    std::vector<Place> out;
+    for (const auto& [tag, uses] : uses_)
+      for (const auto& [place, use] : uses)
+        if (use == Use::kWrite) out.push_back(place);
+    return out;
+  }
   void forget() {
     for (const auto& [tag, uses] : uses_)
       for (const auto& [place, use] : uses) disk_.world_.ledger().leave(place, use);
@@ -78,7 +92,8 @@ class Disk::WatchedIo final : public ssd::Io {
     for (const auto& [name, slab] : slabs_) {
       const std::byte* base = slab.data();
       if (memory.data() < base || memory.data() >= base + slab.size()) continue;
-      return Place{life_, name, static_cast<std::uint64_t>(memory.data() - base), ByteCount(memory.size())};
+      return Place{disk_.pool_, name, static_cast<std::uint64_t>(memory.data() - base),
+                   ByteCount(memory.size())};
     }
     return std::nullopt;
   }
@@ -110,13 +125,12 @@ class Disk::WatchedIo final : public ssd::Io {
   void flip(const Place& place) {
     const std::uint64_t at = place.offset + mix(disk_.fault_word_) % place.bytes.value;
     if (const auto slab = slabs_.find(place.slab); slab != slabs_.end()) slab->second[at] ^= std::byte{16};
+    disk_.world_.ledger().damage({place.pool, place.slab, at, ByteCount(1)});
     disk_.fault_ = Fault::kNone;
   }
 
   Disk& disk_;
-  const std::uint32_t life_;
-  std::map<SlabId, std::span<std::byte>> slabs_;  // names rise in the order in which they come
-  std::uint32_t next_slab_ = 0;
+  std::map<SlabId, std::span<std::byte>> slabs_;
   std::map<std::uint64_t, std::vector<std::pair<Place, Use>>> uses_;
   std::optional<Duration> offset_;
   ssd::MemoryIo below_;
@@ -126,7 +140,7 @@ Disk::Disk(World& world) : world_(world) {}
 Disk::~Disk() = default;
 
 std::unique_ptr<ssd::Io> Disk::open(std::uint32_t life) {
-  slabs_follow_ = false;
+  pool_ = 0;
   fault_ = Fault::kNone;  // a store that cannot read its own start is refused, and rightly
   deaf_ = world_.plant() == Plant::kDeafDisk && life > 1;
   ssd::IoOptions options;
@@ -136,8 +150,7 @@ std::unique_ptr<ssd::Io> Disk::open(std::uint32_t life) {
   options.faults = this;
   const DurationRange& time = world_.config().ssd.latency;
   const std::uint64_t seed = world_.random(0xD15Cu, life).next();
-  return std::make_unique<WatchedIo>(*this, life, options,
-                                     ssd::seeded_latency(seed, {time.least, time.most}));
+  return std::make_unique<WatchedIo>(*this, options, ssd::seeded_latency(seed, {time.least, time.most}));
 }
 
 void Disk::advance() {
@@ -155,11 +168,17 @@ void Disk::crash(std::uint64_t word, std::optional<std::size_t> log) {
   rules.killed_only = word % 4 != 0;
   kept_ = disk_.after_crash(rules, log.value_or(disk_.events()));
   if (io_) io_->forget();
+  crashed_ = true;
+}
+
+std::vector<Place> Disk::writes() const {
+  return io_ ? io_->writes() : std::vector<Place>{};
 }
 
 void Disk::after_crash() {
   if (kept_) disk_ = std::move(*kept_);
   kept_.reset();
+  crashed_ = false;
 }
 
 void Disk::fault_next(Fault fault, std::uint64_t word) {

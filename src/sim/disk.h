@@ -26,8 +26,8 @@ class Disk final : private ssd::IoFaults {
 
   // The Io of a new life; the store owns it.
   std::unique_ptr<ssd::Io> open(std::uint32_t life);
-  // From now on add_memory() speaks of slabs, in their order.
-  void slabs_follow() { slabs_follow_ = true; }
+  // From now on add_memory() speaks of slabs of this pool, in the Manager's order.
+  void slabs_follow(std::uint64_t pool) { pool_ = pool; }
   // Time has passed: results that are due can be reaped.
   void advance();
   // When the next result is due; far away: nothing runs.
@@ -35,7 +35,8 @@ class Disk final : private ssd::IoFaults {
   std::size_t log() const { return disk_.events(); }
   // The life is over: what the disk holds now, as of an entry of its log. Before the store goes.
   void crash(std::uint64_t word, std::optional<std::size_t> log);
-  void after_crash();  // the store has gone
+  void after_crash();                 // the store has gone
+  std::vector<Place> writes() const;  // into the pool, under way
 
   enum class Fault : std::uint8_t { kNone, kError, kShort, kDelay, kFull, kFlip };
   void fault_next(Fault fault, std::uint64_t word);
@@ -50,8 +51,9 @@ class Disk final : private ssd::IoFaults {
   ssd::MemoryDisk disk_;
   std::optional<ssd::MemoryDisk> kept_;
   WatchedIo* io_ = nullptr;
-  bool slabs_follow_ = false;
-  bool deaf_ = false;  // planted
+  std::uint64_t pool_ = 0;  // 0: slabs do not follow yet
+  bool deaf_ = false;       // planted
+  bool crashed_ = false;    // what runs is waited for as a kernel does, and nobody hears of it
   Fault fault_ = Fault::kNone;
   std::uint64_t fault_word_ = 0, completions_ = 0;
 };

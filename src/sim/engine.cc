@@ -44,15 +44,8 @@ void Engine::start() {
   workers_.clear();
   for (std::uint16_t rank = 0; rank < space().world; ++rank) {
     auto memory = std::make_shared<RankMemory>(space(), rank, plan_.pages);
-    client::Registration registration;
+    client::Registration registration = registration_of(space(), rank, *memory);
     registration.instance = instance_;
-    registration.name_space = space().name;
-    registration.rank = rank;
-    registration.world_size = space().world;
-    registration.num_blocks = plan_.pages;
-    registration.block_tokens = kBlockTokens;
-    registration.groups = memory->groups();
-    registration.layers = memory->layers();
     for (std::size_t g = 0; g < space().groups.size(); ++g)
       for (std::uint32_t page = 0; page < plan_.pages; ++page) memory->fill(g, page, world_.filling());
     workers_.push_back(std::make_unique<Process>(world_, title + " rank " + std::to_string(rank),

@@ -11,8 +11,8 @@ const Ledger::Held* Ledger::conflicting(const Place& place, Use use) const {
   const Key at = key(place);
   auto it = uses_.lower_bound(at);
   for (int i = 0; i < kLooksBack && it != uses_.begin(); ++i) --it;
-  for (; it != uses_.end() && it->first < Key{at.life, at.slab, at.offset + place.bytes.value}; ++it) {
-    const bool same = it->first.life == at.life && it->first.slab == at.slab;
+  for (; it != uses_.end() && it->first < Key{at.pool, at.slab, at.offset + place.bytes.value}; ++it) {
+    const bool same = it->first.pool == at.pool && it->first.slab == at.slab;
     if (!same || it->second.end <= at.offset) continue;
     if (use == Use::kWrite || it->second.writers > 0) return &it->second;
   }
@@ -27,6 +27,9 @@ std::optional<std::string> Ledger::take(const Place& place, Use use, const std::
            (other.writers ? " still writes" : " still reads");
   };
   if (const Held* other = conflicting(place, use)) conflict = said(*other);
+  if (use == Use::kWrite)
+    damaged_.erase(damaged_.lower_bound(key(place)),
+                   damaged_.lower_bound(Key{place.pool, place.slab.value, place.offset + place.bytes.value}));
   Held& held = uses_[key(place)];
   held.end = std::max(held.end, place.offset + place.bytes.value);
   ++(use == Use::kWrite ? held.writers : held.readers);
@@ -40,6 +43,20 @@ void Ledger::leave(const Place& place, Use use) {
   std::uint32_t& count = use == Use::kWrite ? it->second.writers : it->second.readers;
   ORBITKV_CHECK(count > 0, "a use ends twice");
   if (--count == 0 && it->second.readers + it->second.writers == 0) uses_.erase(it);
+}
+
+std::vector<Place> Ledger::writers(std::uint64_t pool) const {
+  std::vector<Place> out;
+  for (auto it = uses_.lower_bound(Key{pool, 0, 0}); it != uses_.end() && it->first.pool == pool; ++it)
+    if (it->second.writers > 0)
+      out.push_back(
+          {pool, SlabId(it->first.slab), it->first.offset, ByteCount(it->second.end - it->first.offset)});
+  return out;
+}
+
+bool Ledger::damaged(const Place& place) const {
+  const auto it = damaged_.lower_bound(key(place));
+  return it != damaged_.end() && *it < Key{place.pool, place.slab.value, place.offset + place.bytes.value};
 }
 
 }  // namespace orbitkv::sim

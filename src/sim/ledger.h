@@ -6,17 +6,20 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_set>
+#include <vector>
 
 #include "base/ids.h"
 #include "sim/content.h"
 
 namespace orbitkv::sim {
 
-// Bytes of one life's pool. Offsets of different slabs and lives never meet.
+// Bytes of one pool, which may outlive the Manager that made it. Offsets of different slabs and
+// pools never meet.
 struct Place {
-  std::uint32_t life = 0;  // of the Manager
+  std::uint64_t pool = 0;
   SlabId slab;
   std::uint64_t offset = 0;
   ByteCount bytes;
@@ -32,13 +35,18 @@ class Ledger {
   void leave(const Place& place, Use use);
   // Nobody uses any of it.
   bool free(const Place& place) const { return conflicting(place, Use::kWrite) == nullptr; }
+  // Those who write in a pool now, and who did when their processes died.
+  std::vector<Place> writers(std::uint64_t pool) const;
+  // A bit there was flipped: whoever reads it finds that it does not verify.
+  void damage(const Place& place) { damaged_.insert(key(place)); }
+  bool damaged(const Place& place) const;
   // A device has written all of it into the pool.
   void written(Content content) { written_.insert(content); }
   bool was_written(Content content) const { return written_.contains(content); }
 
  private:
   struct Key {
-    std::uint32_t life = 0;
+    std::uint64_t pool = 0;
     std::uint32_t slab = 0;
     std::uint64_t offset = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
@@ -48,10 +56,11 @@ class Ledger {
     std::uint32_t readers = 0, writers = 0;
     std::string who;  // the last one
   };
-  static Key key(const Place& place) { return {place.life, place.slab.value, place.offset}; }
+  static Key key(const Place& place) { return {place.pool, place.slab.value, place.offset}; }
   const Held* conflicting(const Place& place, Use use) const;
 
   std::map<Key, Held> uses_;
+  std::set<Key> damaged_;
   std::unordered_set<Content> written_;
 };
 

@@ -78,7 +78,10 @@ void ManagerNode::flip_image(std::uint64_t word) {
       std::next(view_->slabs.begin(), static_cast<std::ptrdiff_t>(word % view_->slabs.size()))->second;
   const std::uint64_t at = (word >> 8) % slab.bytes().value;
   // Not under a disk, which is checked for that.
-  if (world_.ledger().free({life_, slab.id(), at, ByteCount(1)})) slab.base()[at] ^= std::byte{2};
+  const Place place{view_->pool, slab.id(), at, ByteCount(1)};
+  if (!world_.ledger().free(place)) return;
+  slab.base()[at] ^= std::byte{2};
+  world_.ledger().damage(place);
 }
 
 // ---- faults ----

@@ -25,7 +25,11 @@ Result<ManagerNode::Seat> ManagerNode::seat(Process* client, std::uint32_t proce
   auto memory = session_memory(place.id, place.epoch);
   ORBITKV_ASSIGN_OR_RETURN(auto bell, shm::make_bell());
   UniqueFd their_bell = duplicate(bell.get());
-  peers_.emplace(place.epoch, Peer{place.id, process, client, memory, 0, 0, {}, {}});
+  peers_.emplace(place.epoch, Peer{place.id, process, client, memory, 0, 0, {}});
+  if (keep_) {
+    shelf_.lend(memory);
+    keep_->open_session(place.id, place.epoch, *memory, shelf_.process(process));
+  }
   wire::HelloReply hello{place.id, place.epoch, Incarnation(life_), shm::SessionLayout::kBytes, "sim"};
   daemon::Session& session =
       host_->open({place.id, place.epoch, "process " + std::to_string(process), static_cast<int>(process),
@@ -48,6 +52,7 @@ void ManagerNode::crowd(Duration time) {
   }
   world_.events().after(time, [this, guests = std::move(guests)] {
     for (const auto& [epoch, process] : guests) {
+      shelf_.end_process(process);
       on_hang_up(epoch);
       on_process_ended(process);
     }
@@ -132,6 +137,7 @@ void ManagerNode::on_closed(daemon::Session& session) {
 }
 
 void ManagerNode::on_gone(daemon::Session& session) {
+  if (keep_) keep_->close_session(session.epoch());
   if (!doomed_) peers_.erase(session.epoch());
 }
 

@@ -1,6 +1,7 @@
 #include "sim/manager_node.h"
 
-#include <cstring>
+#include <sys/stat.h>
+
 #include <utility>
 
 #include "sim/cells.h"
@@ -15,19 +16,27 @@ constexpr Duration kIdleRecheck = milliseconds(50);
 constexpr Duration kIdleAfter = seconds(1);
 }  // namespace
 
-ManagerNode::ManagerNode(World& world) : world_(world), disk_(world) {}
+ManagerNode::ManagerNode(World& world)
+    : world_(world), disk_(world), shelf_(world, *this), audit_(world.config()) {}
 
 ManagerNode::~ManagerNode() {
+  doomed_ = true;  // the store hears nothing
   disk_.crash(1, std::nullopt);
+  if (keep_) keep_->stop();
   control_.reset();
   host_.reset();
   tier_.reset();
+  pool_.reset();
 }
 
 // ---- lives ----
 
+// In the order of the production Manager.
 Status ManagerNode::start() {
   ++life_;
+  running_ = true;
+  if (next_point_fault_) point_fault_ = std::exchange(next_point_fault_, std::nullopt);
+  if (next_store_calls_) store_calls_ = std::exchange(next_store_calls_, std::nullopt);
   const Config& config = world_.config();
   if (config.ssd.on) ORBITKV_RETURN_IF_ERROR(open_store());
   mem::PoolConfig pool;
@@ -37,37 +46,60 @@ Status ManagerNode::start() {
   pool.life = life_;
   pool.numa = false;
   if (tier_) pool.unit = tier_->unit();
+  if (config.keep.on) find_kept(pool);
   ORBITKV_ASSIGN_OR_RETURN(pool_, mem::Pool::create(pool));
   if (tier_) tier_->use_pool(*pool_);
-  disk_.slabs_follow();
+  disk_.slabs_follow(pool_->id());
   expected_quarantine_.clear();
   retirements_ = 0;
   retire_state_ = cache::RetireState::kIdle;
-  view_ = std::make_shared<PoolView>();
-  view_->life = life_;
+  view_ = views_[pool_->id()];
+  if (!view_) view_ = views_[pool_->id()] = std::make_shared<PoolView>();
+  view_->pool = pool_->id();
   view_->unit = pool.unit;
-  map_slabs();
+  mapped_.clear();
   cache::CoreConfig core = config.core;
   core.seed = {mix(config.seed, life_, 1), mix(config.seed, life_, 2)};
+  if (keep_) {
+    ORBITKV_ASSIGN_OR_RETURN(table_, keep_->make_table(*pool_, core.max_blocks, pool.unit));
+    core.kept = table_;
+  }
+  daemon::Slabs::Config slabs = config.slabs;
+  slabs.keep = keep_.get();
   daemon::Host::Owner& owner = *this;
   host_ = std::make_unique<daemon::Host>(core, *pool_, owner, tier_.get(),
-                                         Epoch(std::uint64_t{life_} << 32 | 1), config.slabs);
+                                         Epoch(std::uint64_t{life_} << 32 | 1), slabs);
   host_->watch_stalls(config.stalls);
   control_ = std::make_unique<daemon::Control>(host_->core(), *pool_, tier_.get(), host_->slabs());
   world_.note(World::Note::kManager, life_);
   world_.say("the Manager starts, life %u", life_);
+  if (keep_) keep_->adopt(host_->core());
   tick_host();
+  if (keep_) keep_->ready();
   return ok_status();
 }
 
 // Devices reach what the pool lends from, and what it has lent from.
 void ManagerNode::map_slabs() {
+  if (doomed_) return;  // nobody has been told of them
   for (const mem::SlabInfo& slab : pool_->slabs()) {
-    if (slab.state != mem::SlabState::kOffered || view_->slabs.contains(slab.id)) continue;
+    if (slab.state != mem::SlabState::kOffered || !mapped_.insert(slab.id).second) continue;
+    struct stat status{};
+    ORBITKV_CHECK(::fstat(pool_->slab_fd(slab.slot), &status) == 0, "a slab has memory");
+    const auto [known, fresh] = view_->inodes.try_emplace(slab.id, status.st_ino);
+    if (!fresh && known->second != status.st_ino)
+      return world_.fail("slabs", "the name of slab " + std::to_string(slab.id.value) + " is given twice");
+    if (!fresh) continue;
     auto mapped = mem::MappedSlab::map(pool_->slab_memory(slab.slot), slab.id, slab.bytes);
     ORBITKV_CHECK(mapped.ok(), mapped.ok() ? "" : mapped.error().message().c_str());
     view_->slabs.emplace(slab.id, std::move(*mapped));
   }
+}
+
+SlabId ManagerNode::slab_to_map(const std::function<bool(SlabId)>& known) const {
+  for (const mem::SlabInfo& slab : pool_->slabs())
+    if (slab.state == mem::SlabState::kOffered && !known(slab.id)) return slab.id;
+  ORBITKV_CHECK(false, "the disk is told of a slab that is not in use");
 }
 
 Status ManagerNode::open_store() {
@@ -91,44 +123,67 @@ void ManagerNode::die(std::uint64_t word) {
   if (!alive()) return;
   world_.note(World::Note::kManager, life_, 1);
   world_.say("the Manager dies");
-  disk_.crash(word, std::nullopt);
-  for (auto& [epoch, peer] : peers_) {
-    if (!peer.saved.empty()) std::memcpy(words_of(*peer.memory).data(), peer.saved.data(), peer.saved.size());
+  end_life(word);
+  const DurationRange& time = world_.config().restart;
+  start_after(world_.random(0xDEADu, life_).between(time.least, time.most));
+}
+
+void ManagerNode::start_after(Duration delay) {
+  world_.events().after(delay, [this] {
+    if (const Status started = start(); !started.ok())
+      world_.fail("restart", "the next Manager does not start: " + started.error().to_string());
+  });
+}
+
+// Nothing is taken down for others to see: what the objects say while they go, nobody hears.
+void ManagerNode::end_life(std::uint64_t word) {
+  if (!doomed_) tables_ = Frozen(shelf_.all("table-"));
+  device_writes_ = disk_.writes();
+  disk_.crash(word, doomed_ ? std::optional(disk_log_) : std::nullopt);
+  for (const FrozenSession& session : std::exchange(sessions_, {})) session.thaw();
+  for (auto& [epoch, peer] : peers_)
     if (peer.client) peer.client->on_hang_up(epoch);
-  }
+  world_.dma().make_stale();
+  doomed_ = true;
+  if (keep_) keep_->stop();
   control_.reset();
   host_.reset();
   peers_.clear();
   tier_.reset();
   pool_.reset();
+  keep_.reset();
+  table_ = nullptr;
   disk_.after_crash();
+  std::exchange(tables_, {}).thaw();
+  shelf_.end_life(word);
+  for (const std::uint64_t damage : std::exchange(damage_, {})) damage_tables(shelf_.all("table-"), damage);
+  if (world_.plant() == Plant::kStaleBlock && !view_->slabs.empty()) {
+    const mem::MappedSlab& slab = view_->slabs.begin()->second;
+    for (std::uint64_t at = 64; at < slab.bytes().value; at += 256) slab.base()[at] ^= std::byte{1};
+  }
   next_turn_ = stopped_until_ = {};
-  asleep_ = doomed_ = false;
+  running_ = asleep_ = doomed_ = leaving_ = false;
   point_fault_.reset();
-  auto random = world_.random(0xDEADu, life_);
-  world_.events().after(random.between(milliseconds(1), milliseconds(400)), [this] {
-    if (const Status started = start(); !started.ok())
-      world_.fail("restart", "the next Manager does not start: " + started.error().to_string());
-  });
+  store_calls_.reset();
 }
 
 void ManagerNode::die_at(FaultPoint point, std::uint32_t passes) {
   point_fault_ = PointFault{point, passes};
 }
 
-// What it does after this point has not happened: the words go back to what they were, its
-// frames are not sent, and the disk has not got what it wrote.
+// What it does after this point has not happened: the words and the tables go back to what they
+// were, its frames are not sent, and disk and store have not got what it gave them.
 bool ManagerNode::on_fault_point(FaultPoint point) {
-  if (!point_fault_ || point_fault_->point != point || doomed_ || !alive()) return false;
+  if (point == FaultPoint::kManagerKeptFormat) return std::exchange(other_format_, false);
+  if (!point_fault_ || point_fault_->point != point || doomed_ || !running_) return false;
   if (point_fault_->passes-- > 0) return false;
-  doomed_ = true;
-  for (auto& [epoch, peer] : peers_) {
-    const auto state = words_of(*peer.memory);
-    peer.saved.assign(state.begin(), state.end());
-  }
   world_.cover_fault(ActionKind::kKillManagerAt);
-  world_.events().at(world_.now(), [this] { die(world_.random(0xD1Eu, life_).next()); });
+  doom();
   return false;
+}
+
+void ManagerNode::bury() {
+  die(world_.random(0xD1Eu, life_).next());
 }
 
 // ---- turns ----
@@ -170,6 +225,7 @@ void ManagerNode::turn() {
   next_turn_ = {};
   if (!alive() || doomed_) return;
   if (stopped()) return schedule(stopped_until_ - world_.now());
+  if (leaving_) return;
   if (std::exchange(asleep_, false)) host_->cancel_sleep();
   bool busy = false;
   for (std::size_t i = 0; i < host_->live().size(); ++i) {
@@ -210,7 +266,9 @@ bool ManagerNode::poll_ssd() {
 }
 
 void ManagerNode::tick() {
-  if (!listens()) return;
+  if (!listens() || leaving_) return;
+  if (keep_) keep_->tick();
+  plant_in_table();
   if (world_.plant() == Plant::kLeakedExtent)
     if (auto extent = pool_->allocate(ByteCount(64))) extent->dissolve();
   if (world_.plant() == Plant::kDroppedExtent) (void)pool_->allocate(ByteCount(64));

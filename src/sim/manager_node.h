@@ -2,7 +2,8 @@
 // them what a loop, sockets and a kernel do: turns, wakes, frames, ends of processes, its
 // own death and its next life over what the disk kept. Owned by the World; one thread.
 // manager_node.cc: lives and turns; manager_clients.cc: clients and their ends;
-// manager_acts.cc: the operator and faults; manager_watch.cc: for those who check.
+// manager_acts.cc: the operator and faults; manager_watch.cc: for those who check;
+// manager_keep.cc: what outlives a life.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +11,21 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/fault.h"
 #include "daemon/control.h"
 #include "daemon/host.h"
+#include "daemon/keep.h"
 #include "daemon/ssd_tier.h"
 #include "mem/pool.h"
 #include "shm/session_memory.h"
 #include "sim/device.h"
 #include "sim/disk.h"
+#include "sim/kept_memory.h"
+#include "sim/shelf.h"
 #include "ssd/memory_disk.h"
 #include "wire/lifecycle.h"
 
@@ -38,6 +43,7 @@ class ManagerNode final : private daemon::Host::Owner {
   Status start();
   bool alive() const { return host_ != nullptr; }
   bool doomed() const { return doomed_; }  // dead at a point of the event at hand
+  void bury();                             // one that is doomed, when the event is over
   std::uint32_t life() const { return life_; }
 
   // ---- what a client's kernel does ----
@@ -67,13 +73,20 @@ class ManagerNode final : private daemon::Host::Owner {
   void crowd(Duration time);
   void die(std::uint64_t word);  // `word` picks what the disk keeps
   void die_at(FaultPoint point, std::uint32_t passes);
-  bool on_fault_point(FaultPoint point);  // from inside its turn
+  void die_twice(std::uint64_t word);  // and again while it starts
+  void upgrade();                      // it makes place for its successor
+  void next_reads_nothing() { other_format_ = true; }
+  void damage_kept(std::uint64_t word) { damage_.push_back(word); }  // when it has died
+  bool on_fault_point(FaultPoint point);                             // from inside its turn
+  bool on_store_call();                                              // likewise; true: it has died before
+  void on_store();                                                   // the store has something to say
   enum class WakeFault : std::uint8_t { kLose, kDelay, kDouble };
   void fault_wake(WakeFault fault) { wake_fault_ = fault; }
   void flip_image(std::uint64_t word);  // one bit of the pool
   void lose_frame() { lose_frames_ = 1; }
   void garble_frame(std::uint64_t word) { garble_frame_ = word; }
   Disk& disk() { return disk_; }
+  Shelf& shelf() { return shelf_; }
 
   daemon::Host& host() { return *host_; }
   mem::Pool& pool() { return *pool_; }
@@ -85,13 +98,23 @@ class ManagerNode final : private daemon::Host::Owner {
   // another life everything may.
   bool lends(const Place& place) const;
   bool retires() const;  // quarantine ends by itself
+  // The next slab that the disk is to know, of those that it does not.
+  SlabId slab_to_map(const std::function<bool(SlabId)>& known) const;
+  // What it knows of the end of claims is all that there is: no earlier life has left any.
+  bool knows_quarantine() const { return !keep_ || life_ == 1; }
+
+  // ---- of what outlives it ----
+  // What the next life would find now does not hurt anybody.
+  void check_kept();
+  std::size_t old_grants() const { return keep_ ? keep_->view().old_grants : 0; }
+  ByteCount old_bytes() const;  // of them
+  // Names in the store of which nothing is left.
+  std::uint64_t kept_too_much() const;
   // States of the records of a session that hold an operation now.
   std::vector<shm::RecordState> record_states(Epoch epoch) const;
   std::vector<Epoch> epochs() const;
 
   // ---- for faults: the memory of a session, past all protocol ----
-  std::vector<std::byte> state_of_session(Epoch epoch);  // empty: there is none
-  void restore_session(Epoch epoch, const std::vector<std::byte>& state);
   void garble_command(Epoch epoch, std::uint64_t word);  // the last one
   void garble_reply(Epoch epoch, std::uint64_t word);
   void forget_client(std::uint32_t process);
@@ -104,7 +127,6 @@ class ManagerNode final : private daemon::Host::Owner {
     std::shared_ptr<shm::SessionMemory> memory;
     std::uint64_t bell = 0, client_bell = 0;                   // as last heard
     std::map<OperationId, std::map<SlabId, ByteCount>> plans;  // bytes that a save may write
-    std::vector<std::byte> saved;                              // as it was when the Manager died
   };
 
   Status send(SessionId session, std::vector<std::byte> frame, std::vector<int> fds) override;
@@ -116,16 +138,22 @@ class ManagerNode final : private daemon::Host::Owner {
   bool stopped() const;
   bool listens() const { return alive() && !doomed_ && !stopped(); }
   Status open_store();
+  Status make_host(const cache::CoreConfig& core);
   Result<Seat> seat(Process* client, std::uint32_t process);
-  // The part of a session's memory that holds its state; slots and plan bank mean nothing
-  // without it.
-  static std::span<std::byte> words_of(const shm::SessionMemory& memory) {
-    return {reinterpret_cast<std::byte*>(&memory.header()), shm::SessionLayout::kSlots};
-  }
   void turn();
   bool poll_ssd();
   void tick_host();
   void map_slabs();
+  void find_kept(mem::PoolConfig& pool);
+  void check_found(const mem::KeptPool& found);
+  void check_writers(const mem::KeptPool& found, const std::vector<Place>& writers);
+  void check_blocks(const mem::KeptPool& found);
+  void mark_found(const mem::KeptPool& found);
+  void doom();
+  void leave_when_quiet();
+  void end_life(std::uint64_t word);
+  void start_after(Duration delay);
+  void plant_in_table();
   void note_retirement(const cache::Census& before);
   void schedule(Duration delay);
   void after_turn();
@@ -140,12 +168,18 @@ class ManagerNode final : private daemon::Host::Owner {
 
   World& world_;
   Disk disk_;
+  Shelf shelf_;
+  KeptAudit audit_;
   std::uint32_t life_ = 0;
+  std::unique_ptr<daemon::Keep> keep_;  // nullptr: nothing outlives it
+  mem::KeptTable* table_ = nullptr;     // of keep_
   std::unique_ptr<mem::Pool> pool_;
   std::unique_ptr<daemon::SsdTier> tier_;
   std::unique_ptr<daemon::Host> host_;
   std::unique_ptr<daemon::Control> control_;
   std::shared_ptr<PoolView> view_;
+  std::map<std::uint64_t, std::shared_ptr<PoolView>> views_;  // by pool
+  std::set<SlabId> mapped_;                                   // in this life
   std::map<Epoch, Peer> peers_;
   std::map<SlabId, ByteCount> expected_quarantine_;
   cache::RetireState retire_state_ = cache::RetireState::kIdle;  // as last seen
@@ -161,8 +195,18 @@ class ManagerNode final : private daemon::Host::Owner {
     FaultPoint point;
     std::uint32_t passes = 0;
   };
-  std::optional<PointFault> point_fault_;
-  bool doomed_ = false;  // died at a point of the turn at hand
+  std::optional<PointFault> point_fault_, next_point_fault_;  // of this life, of the next
+  std::optional<std::uint32_t> store_calls_, next_store_calls_;
+  bool running_ = false;  // from the start on
+  bool doomed_ = false;   // died at a point of the turn at hand
+  bool leaving_ = false, other_format_ = false;
+  TimePoint leave_deadline_;
+  std::vector<std::uint64_t> damage_;
+  // As it was when it died.
+  Frozen tables_;
+  std::vector<FrozenSession> sessions_;
+  std::size_t disk_log_ = 0;
+  std::vector<Place> device_writes_;
 };
 
 }  // namespace orbitkv::sim

@@ -1,6 +1,4 @@
 // What those who check know of the Manager: record words, plans, what must be out of use.
-#include <cstring>
-
 #include "sim/manager_node.h"
 #include "sim/world.h"
 #include "wire/messages.h"
@@ -70,7 +68,7 @@ const mem::SlabInfo* ManagerNode::slab_of(SlabId name) const {
 }
 
 bool ManagerNode::lends(const Place& place) const {
-  if (!alive() || doomed_ || place.life != life_) return true;
+  if (!alive() || doomed_ || place.pool != pool_->id()) return true;
   const mem::SlabInfo* slab = slab_of(place.slab);
   if (slab == nullptr) return false;
   return slab->state == mem::SlabState::kOffered ||
@@ -93,19 +91,6 @@ std::vector<shm::RecordState> ManagerNode::record_states(Epoch epoch) const {
     states.push_back(word->state);
   }
   return states;
-}
-
-std::vector<std::byte> ManagerNode::state_of_session(Epoch epoch) {
-  const Peer* peer = peer_of(epoch);
-  if (!peer) return {};
-  const auto state = words_of(*peer->memory);
-  return {state.begin(), state.end()};
-}
-
-void ManagerNode::restore_session(Epoch epoch, const std::vector<std::byte>& state) {
-  const Peer* peer = peer_of(epoch);
-  if (peer && state.size() == shm::SessionLayout::kSlots)
-    std::memcpy(words_of(*peer->memory).data(), state.data(), state.size());
 }
 
 void ManagerNode::forget_client(std::uint32_t process) {

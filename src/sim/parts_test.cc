@@ -1,13 +1,19 @@
 // The parts around the production code: time, contents, the ledger, programs, cells.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <array>
+#include <bit>
 #include <set>
+#include <string>
 
 #include "base/time.h"
 #include "shm/channel.h"
 #include "sim/cells.h"
 #include "sim/content.h"
 #include "sim/events.h"
+#include "sim/kept_memory.h"
 #include "sim/ledger.h"
 #include "sim/program.h"
 
@@ -86,6 +92,56 @@ TEST(LedgerTest, WritersAreAloneAndReadersAreNot) {
   EXPECT_FALSE(ledger.take({2, SlabId(0), 4096, ByteCount(512)}, Use::kWrite, "another life"));
   EXPECT_FALSE(ledger.take({1, SlabId(1), 4096, ByteCount(512)}, Use::kWrite, "another slab"));
   EXPECT_FALSE(ledger.take({1, SlabId(0), 4096 + 512, ByteCount(64)}, Use::kWrite, "behind"));
+}
+
+TEST(LedgerTest, KnowsWhoWritesInAPoolAndWhatIsDamaged) {
+  Ledger ledger;
+  const Place place{7, SlabId(2), 4096, ByteCount(512)}, other{8, SlabId(2), 0, ByteCount(64)};
+  EXPECT_FALSE(ledger.take(place, Use::kWrite, "a"));
+  EXPECT_FALSE(ledger.take(other, Use::kWrite, "b"));
+  EXPECT_FALSE(ledger.take({7, SlabId(3), 0, ByteCount(64)}, Use::kRead, "c"));
+  const auto writers = ledger.writers(7);
+  ASSERT_EQ(writers.size(), 1u);
+  EXPECT_EQ(writers[0].slab, SlabId(2));
+  EXPECT_EQ(writers[0].offset, 4096u);
+  EXPECT_EQ(writers[0].bytes, ByteCount(512));
+  ledger.leave(place, Use::kWrite);
+  ledger.damage({7, SlabId(2), 4600, ByteCount(1)});
+  EXPECT_TRUE(ledger.damaged(place));
+  EXPECT_FALSE(ledger.damaged({7, SlabId(2), 4608, ByteCount(64)}));
+  EXPECT_FALSE(ledger.take(place, Use::kWrite, "over it"));
+  EXPECT_FALSE(ledger.damaged(place));
+}
+
+TEST(FrozenTest, FilesAreAsTheyWereAgain) {
+  UniqueFd fd(::memfd_create("frozen", MFD_CLOEXEC));
+  constexpr off_t kBytes = 1 << 20;
+  ASSERT_EQ(::ftruncate(fd.get(), kBytes), 0);
+  ASSERT_EQ(::pwrite(fd.get(), "kept", 4, 8192), 4);
+  const Frozen frozen({fd.get()});
+  ASSERT_EQ(::pwrite(fd.get(), "lost", 4, 8192), 4);
+  ASSERT_EQ(::pwrite(fd.get(), "more", 4, kBytes / 2), 4);
+  frozen.thaw();
+  char bytes[4];
+  ASSERT_EQ(::pread(fd.get(), bytes, 4, 8192), 4);
+  EXPECT_EQ(std::string(bytes, 4), "kept");
+  ASSERT_EQ(::pread(fd.get(), bytes, 4, kBytes / 2), 4);
+  EXPECT_EQ(std::string(bytes, 4), std::string(4, '\0'));
+}
+
+TEST(FrozenTest, DamageIsOneBitOfWhatWasWritten) {
+  for (std::uint64_t word = 0; word < 50; ++word) {
+    UniqueFd fd(::memfd_create("damaged", MFD_CLOEXEC));
+    ASSERT_EQ(::ftruncate(fd.get(), 65536), 0);
+    ASSERT_EQ(::pwrite(fd.get(), "kept", 4, 8192), 4);
+    damage_tables({fd.get()}, word * 0x9E3779B97F4A7C15u);
+    std::array<char, 4> bytes{};
+    ASSERT_EQ(::pread(fd.get(), bytes.data(), 4, 8192), 4);
+    int flipped = 0;
+    for (std::size_t i = 0; i < 4; ++i)
+      flipped += std::popcount(static_cast<unsigned>(bytes[i] ^ "kept"[i]) & 0xFF);
+    EXPECT_EQ(flipped, 1);
+  }
 }
 
 TEST(ProgramTest, FollowsFromItsSeedAndHasFaultsOnlyWhereTheyHaveWeight) {

@@ -1,9 +1,11 @@
 #include "sim/process.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
+#include "sim/session_memories.h"
 #include "sim/world.h"
 
 namespace orbitkv::sim {
@@ -61,6 +63,7 @@ void Process::poll() {
   step_calls();
   step_transfers();
   step_slabs();
+  close_slabs();
   step_calls();  // what ended may have asked for more
   world_.set_current(nullptr);
   if (!saved_.empty()) return die();
@@ -131,15 +134,17 @@ bool Process::on_fault_point(FaultPoint point) {
   if (point_fault_->passes-- > 0) return false;
   world_.cover_fault(ActionKind::kKillAtPoint);
   world_.say("process %u dies at fault point %u", number_, static_cast<unsigned>(point));
-  saved_ = world_.manager().state_of_session(epoch());
-  if (saved_.empty()) saved_.resize(1);
+  const auto state = state_of(*memory_of_session_);
+  saved_.assign(state.begin(), state.end());
   return false;
 }
 
-// SIGKILL reaches who is stopped, too.
+// SIGKILL reaches who is stopped, too; who is in the kernel ends when it comes out of it.
 void Process::condemn() {
   world_.say("process %u is condemned", number_);
-  world_.events().after(microseconds(50), [this, alive = life_] {
+  auto random = world_.random(0xC04Du, number_);
+  const Duration most = random.percent(50) ? microseconds(50) : seconds(2);
+  world_.events().after(random.between(microseconds(50), most), [this, alive = life_] {
     if (*alive) die();
   });
 }
@@ -162,12 +167,11 @@ void Process::die() {
   const auto soon = [&] { return random.between(microseconds(5), milliseconds(3)); };
   World* world = &world_;
   world_.manager().forget_client(number_);
+  if (!saved_.empty()) std::memcpy(state_of(*memory_of_session_).data(), saved_.data(), saved_.size());
+  world_.manager().shelf().end_process(number_);
   // Of sessions that were closed before too: their claims may be open.
   world_.events().after(soon(), [world, number = number_] { world->manager().on_process_ended(number); });
-  if (link_) {
-    world_.manager().restore_session(epoch, saved_);
-    world_.events().after(soon(), [world, epoch] { world->manager().on_hang_up(epoch); });
-  }
+  if (link_) world_.events().after(soon(), [world, epoch] { world->manager().on_hang_up(epoch); });
   calls_.clear();
   asked_.clear();
   inbox_.clear();
@@ -175,6 +179,7 @@ void Process::die() {
   transfers_.clear();
   queue_.reset();
   link_.reset();
+  slabs_.reset();
 }
 
 }  // namespace orbitkv::sim

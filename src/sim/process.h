@@ -51,6 +51,7 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   bool ready() const { return link_ && !link_->lost() && link_->ready(); }
   bool idle() const { return calls_.empty() && running_.empty(); }
   Epoch epoch() const { return link_ ? link_->epoch() : Epoch(); }
+  std::uint32_t life() const override { return static_cast<std::uint32_t>(epoch().value >> 32); }
   std::shared_ptr<RankMemory> memory() override { return worker_ ? worker_->memory : nullptr; }
 
   // ---- what its engine wants; each ends in exactly one call back, unless it dies ----
@@ -121,13 +122,15 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   void drop_link();
   void send(std::vector<std::byte> frame);
   void ask(std::uint64_t request, std::vector<std::byte> frame, Reply reply);
-  void take_frame(const shm::Message& message);
+  void take_frame(shm::Message message);
   void answer(std::uint64_t request, const Result<wire::Buffer>& reply);
   void step_calls();
   void step_transfers();
   void step_frames();
   void step_slabs();
-  void expect_slabs(const shm::Message& message);
+  void close_slabs();
+  void drop_waiting_slabs(Epoch session);
+  void take_offer(shm::Message message);
   void let_go_hastily(const shm::Message& message);
   void submit(std::shared_ptr<Submission> submission);
   void on_submitted(const std::shared_ptr<Submission>& submission, const Result<wire::Buffer>& reply);
@@ -142,6 +145,8 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   client::OperationTable operations_;
   std::shared_ptr<shm::SessionMemory> memory_of_session_;
   std::unique_ptr<client::Attachment> link_;
+  std::unique_ptr<client::SlabTable> slabs_;  // of the last session, for the next one
+  TimePoint lost_at_;                         // that session
   std::unique_ptr<client::CopyQueue> queue_;
   std::deque<Call> calls_;
   std::vector<Asked> asked_;

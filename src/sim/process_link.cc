@@ -9,7 +9,9 @@
 
 namespace orbitkv::sim {
 namespace {
-constexpr Duration kBackoff = milliseconds(100);
+// As in the production client.
+constexpr Duration kBackoff = milliseconds(100), kSuccessor = milliseconds(10);
+constexpr Duration kOffersWithin = seconds(5), kMappedWithout = seconds(30);
 constexpr Duration kBeat = milliseconds(500);
 
 std::uint64_t request_of(const wire::FrameView& frame) {
@@ -25,7 +27,10 @@ void Process::connect() {
   if (world_.now() < stopped_until_) return connect_after(stopped_until_ - world_.now());
   auto seat = world_.manager().attach(*this);
   world_.note(World::Note::kFrame, number_, seat.ok());
-  if (!seat.ok()) return connect_after(kBackoff);
+  if (!seat.ok()) {
+    if (slabs_ && world_.now() - lost_at_ > kMappedWithout) slabs_.reset();
+    return connect_after(slabs_ ? kSuccessor : kBackoff);
+  }
   view_ = seat->view;
   client::Attachment::Target target;
   target.name = name_;
@@ -33,6 +38,10 @@ void Process::connect() {
   target.closing = client::SlabTable::Closing::kStepped;
   link_ = client::Attachment::over(target, seat->hello,
                                    shm::ClientChannel(seat->memory->alias(), std::move(seat->bell)));
+  if (slabs_) {
+    link_->use_slabs(std::move(slabs_));
+    drop_waiting_slabs(link_->epoch());
+  }
   memory_of_session_ = std::move(seat->memory);
   next_frame_out_ = next_frame_in_ = world_.now();
   if (world_.config().stalls.after.ns > 0) beat(link_->epoch());
@@ -77,41 +86,70 @@ void Process::drop_link() {
   if (entry_) entry_->registration.store(0);
   for (Asked& asked : std::exchange(asked_, {})) asked.reply(reconnect("the Manager went away"));
   const Epoch epoch = link_->epoch();
+  slabs_ = link_->leave_slabs();
+  lost_at_ = world_.now();
   link_.reset();
-  if (!device_.slabs().empty())
+  close_slabs();
+  if (!slabs_ && !device_.slabs().empty())
     world_.fail("slabs", "process " + std::to_string(number_) + " keeps a mapping of a session that is over");
   world_.events().after(world_.config().frame.least,
                         [&world = world_, epoch] { world.manager().on_hang_up(epoch); });
-  connect_after(kBackoff);
+  connect_after(slabs_ ? kSuccessor : kBackoff);
 }
 
 // ---- slabs ----
 
 void Process::remove_slab(std::span<std::byte> slab) {
-  const auto at = device_.find(slab.data());
-  if (at && !dead_ && world_.dma().running_on(number_, at->slab))
+  const SimDevice::Mapping* at = device_.find(slab.data());
+  if (at && !dead_ && world_.dma().running_on(number_, {at->view->pool, at->name}))
     world_.fail("slabs", "process " + std::to_string(number_) + " unmaps slab " +
-                             std::to_string(at->slab.value) + " under a copy");
+                             std::to_string(at->name.value) + " under a copy");
   device_.remove_slab(slab);
 }
 
-// What an offer adds, by its name.
-void Process::expect_slabs(const shm::Message& message) {
+// One by one, so that each mapping that is made has a name.
+void Process::take_offer(shm::Message message) {
+  const auto view = wire::open_frame(message.frame);
   const auto offer = wire::decode_slab_offer(message.frame);
-  if (!offer.ok()) return;
-  std::vector<SlabId> fresh;
-  for (const wire::SlabOffer::Slab& slab : offer->slabs)
-    if (!link_->slabs().has(slab.id)) fresh.push_back(slab.id);
-  device_.expect(std::move(fresh));
+  if (!offer.ok() || offer->slabs.size() != message.fds.size()) {
+    link_->on_slabs(*view, message);
+    return;
+  }
+  for (std::size_t i = 0; i < offer->slabs.size(); ++i) {
+    shm::Message one;
+    wire::encode(wire::SlabOffer{offer->pool, {offer->slabs[i]}}, one.frame);
+    one.fds.push_back(std::move(message.fds[i]));
+    device_.expect(offer->slabs[i].id);
+    link_->on_slabs(*wire::open_frame(one.frame), one);
+    device_.expect(std::nullopt);
+  }
+}
+
+// What the next Manager has not offered by then is not its.
+void Process::drop_waiting_slabs(Epoch session) {
+  world_.events().after(kOffersWithin, [this, alive = life_, session] {
+    if (!*alive || dead_ || epoch() != session) return;
+    link_->slabs().drop_waiting();
+    schedule(Duration{});
+  });
 }
 
 void Process::let_go_hastily(const shm::Message& message) {
   const auto retire = wire::decode_slab_retire(message.frame);
-  if (!retire.ok() || !device_.slabs().contains(retire->slab)) return;
-  remove_slab(device_.slabs().at(retire->slab));
+  if (!retire.ok()) return;
+  for (const SimDevice::Mapping& each : device_.slabs())
+    if (each.name == retire->slab) return remove_slab(each.bytes);
 }
 
 // The closer's part of the production client, which is a thread there, and takes its time.
+void Process::close_slabs() {
+  client::SlabTable* const slabs = link_ ? &link_->slabs() : slabs_.get();
+  if (slabs == nullptr) return;
+  if (world_.now() < unmap_due_) return schedule(unmap_due_ - world_.now());
+  while (slabs->close_one()) {
+  }
+}
+
 void Process::step_slabs() {
   if (!link_ || !link_->owes_slabs()) return;
   const auto say = [this](const wire::Buffer& frame) {
@@ -119,9 +157,7 @@ void Process::step_slabs() {
     return true;
   };
   link_->send_released(say);
-  if (world_.now() >= unmap_due_)
-    while (link_->slabs().close_one()) {
-    }
+  close_slabs();
   link_->send_released(say);
 }
 
@@ -154,10 +190,10 @@ void Process::receive(Epoch from, shm::Message message) {
   });
 }
 
-void Process::take_frame(const shm::Message& message) {
+void Process::take_frame(shm::Message message) {
   auto view = wire::open_frame(message.frame);
   if (!view.ok()) return link_->lose();
-  if (view->type == wire::FrameType::kSlabOffer) expect_slabs(message);
+  if (view->type == wire::FrameType::kSlabOffer) return take_offer(std::move(message));
   if (view->type == wire::FrameType::kSlabRetire) {
     unmap_due_ = world_.now() + std::exchange(unmap_delay_, {});
     if (world_.plant() == Plant::kHastyUnmap) let_go_hastily(message);
@@ -178,8 +214,8 @@ void Process::answer(std::uint64_t request, const Result<wire::Buffer>& reply) {
 }
 
 void Process::step_frames() {
-  for (const shm::Message& message : std::exchange(inbox_, {}))
-    if (link_) take_frame(message);
+  for (shm::Message& message : std::exchange(inbox_, {}))
+    if (link_) take_frame(std::move(message));
   std::vector<std::uint64_t> late;
   for (const Asked& asked : asked_)
     if (world_.now() >= asked.deadline) late.push_back(asked.request);

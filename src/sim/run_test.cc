@@ -65,7 +65,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{Plant::kLeakedExtent, "conservation"}, Planted{Plant::kUnwrittenShard, "visible"},
                     Planted{Plant::kUnheardDeath, "quiet: sessions"}, Planted{Plant::kLostReply, "waits"},
                     Planted{Plant::kLostOperation, "waits"}, Planted{Plant::kHastyUnmap, "slabs"},
-                    Planted{Plant::kCutReply, "protocol"}, Planted{Plant::kDeafDisk, "restart"}),
+                    Planted{Plant::kCutReply, "protocol"}, Planted{Plant::kDeafDisk, "restart"},
+                    Planted{Plant::kForgottenLent, "kept: lent"}, Planted{Plant::kEarlySeal, "kept: sealed"},
+                    Planted{Plant::kForgottenBlock, "kept: blocks"},
+                    Planted{Plant::kStaleBlock, "kept: bytes"}, Planted{Plant::kNamesAgain, "slabs"},
+                    Planted{Plant::kUnheardEnd, "quiet: grants of earlier lives"},
+                    Planted{Plant::kHeldName, "quiet: names in the store"}),
     [](const auto& row) { return std::string(name_of(row.param.plant)); });
 
 TEST_P(PlantedBug, IsCaught) {

@@ -28,4 +28,8 @@ std::shared_ptr<shm::SessionMemory> session_memory(SessionId session, Epoch epoc
   return {memory.release(), [](shm::SessionMemory* used) { stock().emplace_back(used); }};
 }
 
+std::span<std::byte> state_of(const shm::SessionMemory& memory) {
+  return {reinterpret_cast<std::byte*>(&memory.header()), shm::SessionLayout::kSlots};
+}
+
 }  // namespace orbitkv::sim

@@ -2,7 +2,9 @@
 // of a run does. Both sides of a session hold aliases of one mapping. One thread.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 
 #include "shm/session_memory.h"
 
@@ -10,5 +12,7 @@ namespace orbitkv::sim {
 
 // A fresh one; back in stock when the last holder lets go.
 std::shared_ptr<shm::SessionMemory> session_memory(SessionId session, Epoch epoch);
+// The part of one that holds its state; slots and plan bank mean nothing without it.
+std::span<std::byte> state_of(const shm::SessionMemory& memory);
 
 }  // namespace orbitkv::sim

@@ -20,6 +20,7 @@ constexpr Duration kQuiet = seconds(20);
 constexpr Duration kRetired = seconds(6);
 constexpr int kSlabsMost = 16;
 constexpr std::uint64_t kRecountEvery = 1024;  // events
+constexpr std::uint64_t kKeptEvery = 16 * 1024;
 
 thread_local World* g_world = nullptr;
 bool on_fault_point(FaultPoint point) {
@@ -38,9 +39,9 @@ World::World(const Config& config, const Options& options)
 }
 
 World::~World() {
+  set_fault_hook(nullptr);
   engines_.clear();
   manager_.reset();
-  set_fault_hook(nullptr);
   g_world = nullptr;
 }
 
@@ -71,8 +72,7 @@ void World::fail(const char* checker, const std::string& text) {
 }
 
 bool World::on_fault_point(FaultPoint point) {
-  if (point == FaultPoint::kManagerBeforeGrant || point == FaultPoint::kManagerBeforeReap)
-    return manager_->on_fault_point(point);
+  if (point >= FaultPoint::kManagerBeforeGrant) return manager_->on_fault_point(point);
   return current_ != nullptr && current_->on_fault_point(point);
 }
 
@@ -98,13 +98,16 @@ Engine& World::engine(std::uint64_t word) {
 
 void World::run_until(TimePoint end) {
   while (!failed() && events_.step(end)) {
+    if (manager_->doomed()) manager_->bury();
     if (events_.count() % kRecountEvery == 0) check_tables();
+    if (events_.count() % kKeptEvery == 0) manager_->check_kept();
   }
 }
 
 void World::check_tables() {
   if (!manager_->alive() || manager_->doomed()) return;
-  if (const auto wrong = recount(manager_->host().core(), manager_->pool())) fail("conservation", *wrong);
+  const auto wrong = recount(manager_->host().core(), manager_->pool(), manager_->old_bytes());
+  if (wrong) fail("conservation", *wrong);
 }
 
 void World::tick() {
@@ -192,9 +195,12 @@ void World::check_quiet() {
   nothing(stats.inflight_images, "images in flight");
   nothing(stats.loading, "loads");
   nothing(stats.spilling, "stores");
+  nothing(manager_->old_grants(), "grants of earlier lives");
+  nothing(manager_->kept_too_much(), "names in the store");
+  manager_->check_kept();
   if (failed()) return;
   check_slabs_quiet();
-  if (stats.quarantined != manager_->expected_quarantine())
+  if (manager_->knows_quarantine() && stats.quarantined != manager_->expected_quarantine())
     fail("quiet", std::to_string(stats.quarantined.value) +
                       " bytes are quarantined, the claims of the dead were " +
                       std::to_string(manager_->expected_quarantine().value));

@@ -97,6 +97,7 @@ class World {
   void act_engine(const Action& action);
   void act_fault(const Action& action);
   void act_crowd(const Action& action);
+  void act_kept(const Action& action);
   void act_io(const Action& action);
   void tick();
   void quiesce();

@@ -1,5 +1,7 @@
 // What each action does. Words are read against what is there; an action without an object
 // does nothing.
+#include <iterator>
+
 #include "sim/engine.h"
 #include "sim/manager_node.h"
 #include "sim/process.h"
@@ -11,6 +13,10 @@ namespace {
 constexpr FaultPoint kClientPoints[] = {FaultPoint::kClientSubmitted, FaultPoint::kClientGranted,
                                         FaultPoint::kClientClaimed, FaultPoint::kClientBeforeDrained,
                                         FaultPoint::kClientAfterDrained};
+constexpr FaultPoint kKeptPoints[] = {FaultPoint::kManagerBeforeGrant, FaultPoint::kManagerBeforeReap,
+                                      FaultPoint::kManagerLent,        FaultPoint::kManagerSealed,
+                                      FaultPoint::kManagerUnsealed,    FaultPoint::kManagerRetireMarked,
+                                      FaultPoint::kManagerKeptOpen};
 
 template <class Do>
 void with_process(World& world, const Action& action, Do&& what) {
@@ -49,6 +55,7 @@ void World::act_engine(const Action& action) {
     case ActionKind::kDrop: return manager_->drop(action.words[1]);
     case ActionKind::kPoolAdd: return manager_->add_slab();
     case ActionKind::kPoolDrain: return manager_->drain_slab(action.words[1]);
+    case ActionKind::kUpgrade: return manager_->upgrade();
     default: return;
   }
 }
@@ -64,7 +71,9 @@ void World::act_fault(const Action& action) {
       });
     case ActionKind::kKillManager: return manager_->die(word);
     case ActionKind::kKillManagerAt:
-      return manager_->die_at(word % 2 ? FaultPoint::kManagerBeforeGrant : FaultPoint::kManagerBeforeReap,
+      return manager_->die_at(config_.keep.on ? kKeptPoints[word % std::size(kKeptPoints)]
+                              : word % 2      ? FaultPoint::kManagerBeforeGrant
+                                              : FaultPoint::kManagerBeforeReap,
                               word >> 8 & 3);
     case ActionKind::kLoseWake:
       if (word % 2) return manager_->fault_wake(ManagerNode::WakeFault::kLose);
@@ -113,6 +122,21 @@ void World::act_crowd(const Action& action) {
       return manager_->crowd(milliseconds(static_cast<std::int64_t>(1 + word % 500)));
     case ActionKind::kHogMetadata: return engine(action.words[0]).hog_metadata();
     case ActionKind::kHogTickets: return engine(action.words[0]).hog_tickets();
+    default: return act_kept(action);
+  }
+}
+
+void World::act_kept(const Action& action) {
+  const std::uint64_t word = action.words[2];
+  switch (action.kind) {
+    case ActionKind::kKillStart: return manager_->die_twice(word);
+    case ActionKind::kLoseStored: return manager_->shelf().fault_next(Shelf::Fault::kLose);
+    case ActionKind::kRefuseStored:
+      return manager_->shelf().fault_next(word % 2 ? Shelf::Fault::kRefuse : Shelf::Fault::kRefuseLater);
+    case ActionKind::kStallStore:
+      return manager_->shelf().stall(milliseconds(static_cast<std::int64_t>(1 + word % 3000)));
+    case ActionKind::kOtherFormat: return manager_->next_reads_nothing();
+    case ActionKind::kDamageKept: return manager_->damage_kept(word);
     default: return act_io(action);
   }
 }

@@ -68,9 +68,10 @@ struct ManagerRow {
   std::uint32_t hit = 1;  // the pass that strikes
 };
 
-inline constexpr std::array<ManagerRow, 13> kManagerRows{{
+inline constexpr std::array<ManagerRow, 14> kManagerRows{{
     {"kept, manager_lent", "manager_lent", Life::kKept, 70},
     {"kept, manager_before_grant", "manager_before_grant", Life::kKept, 5},
+    {"kept, manager_kept_open", "manager_kept_open", Life::kKept, 70},
     {"kept, manager_sealed", "manager_sealed", Life::kKept, 70},
     {"kept, manager_before_reap", "manager_before_reap", Life::kKept, 7},
     {"kept, manager_unsealed", "manager_unsealed", Life::kKept, 20},
