@@ -74,7 +74,9 @@ inline constexpr ByteCount kSlabBytes = kGiB;
 inline constexpr std::uint32_t kKeptDescriptors = kSlabs + 1024;  // that the keeper holds
 inline constexpr std::uint32_t kKeptNameBytes = 48;               // of one of them
 inline constexpr std::uint32_t kKeptPending =
-    64 * 1024;  // extents that earlier lives of the Manager had lent
+    64 * 1024;                                        // extents that earlier lives of the Manager had lent
+inline constexpr std::uint32_t kKeptRetired = 1024;   // slabs that are gone and may be mapped by others yet
+inline constexpr std::uint32_t kKeptProcesses = 256;  // without a session, of which the next life is told
 inline constexpr ByteCount kHugePageBytes = 2 * kMiB;
 inline constexpr std::uint32_t kMemoryNodes = 64;    // NUMA nodes that are told apart
 inline constexpr std::uint32_t kNodeNumbers = 1024;  // above every number that the kernel gives a node

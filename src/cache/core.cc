@@ -380,6 +380,7 @@ Census Core::census() const {
   impl_->loads.count(census);
   impl_->leases.count(census);
   impl_->recoveries.count(census);
+  for (const auto& [reader, records] : impl_->kept_reads) census.pinned += records.size();
   census.retire = impl_->retirer.report().state;
   census.charged = impl_->leases.charged(impl_->operations) + impl_->loads.draining();
   return census;

@@ -27,7 +27,9 @@
 
 namespace orbitkv::mem {
 struct KeptPool;
+struct KeptRead;
 class KeptTable;
+using KeptReader = Id<struct KeptReaderTag, std::uint32_t>;
 }  // namespace orbitkv::mem
 
 namespace orbitkv::cache {
@@ -330,8 +332,12 @@ class Core {
   ~Core();
 
   // What an earlier life left, from a pool that was made of it; once, before anything else.
-  // Returns the blocks that are there now; they count as used now.
-  std::uint64_t adopt(const mem::KeptPool& kept, TimePoint now);
+  // Returns the blocks that are there now; they count as used now. Those that `reads` names are
+  // not lent again before end_kept_read().
+  std::uint64_t adopt(const mem::KeptPool& kept, TimePoint now, std::span<const mem::KeptRead> reads = {});
+  void end_kept_read(mem::KeptReader reader);
+  // The tier could not store blocks of a namespace yet: it knows nothing of how they look.
+  bool lacks_spaces() const;
 
   // ---- sessions ----
   void open_session(SessionId session, TimePoint now);

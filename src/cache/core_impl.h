@@ -1,6 +1,9 @@
 // What Core is made of. Included by core*.cc only.
 #pragma once
 
+#include <map>
+#include <vector>
+
 #include "cache/budgets.h"
 #include "cache/core.h"
 #include "cache/grants.h"
@@ -64,7 +67,8 @@ struct Core::Impl final : Admitting {
   Restorer restorer;
   Retirer retirer;
   Warms warms;
-  TimePoint latest;  // that a caller said
+  std::map<mem::KeptReader, std::vector<RecordId>> kept_reads;  // pinned
+  TimePoint latest;                                             // that a caller said
 };
 
 }  // namespace orbitkv::cache

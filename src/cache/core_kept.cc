@@ -1,5 +1,9 @@
 // What the core takes over from an earlier life of the Manager.
+#include <algorithm>
 #include <array>
+#include <set>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/limits.h"
@@ -8,11 +12,32 @@
 #include "mem/kept_table.h"
 
 namespace orbitkv::cache {
+namespace {
 
-std::uint64_t Core::adopt(const mem::KeptPool& kept, TimePoint now) {
+bool by_place(const mem::KeptRead& a, const mem::KeptRead& b) {
+  return std::tie(a.slab, a.offset) < std::tie(b.slab, b.offset);
+}
+
+}  // namespace
+
+std::uint64_t Core::adopt(const mem::KeptPool& kept, TimePoint now, std::span<const mem::KeptRead> reads) {
   Images& images = impl_->images;
   images.set_clock(now);
+  std::vector<mem::KeptRead> sources(reads.begin(), reads.end());
+  std::sort(sources.begin(), sources.end(), by_place);
+  const auto pin_sources = [&](RecordId record, const mem::KeptPlace& place, AllocationId revision) {
+    const auto [first, last] = std::equal_range(sources.begin(), sources.end(),
+                                                mem::KeptRead{{}, place.slab, place.offset, {}}, by_place);
+    for (auto source = first; source != last; ++source) {
+      if (source->revision != revision) continue;
+      images.pin({&record, 1});
+      impl_->kept_reads[source->reader].push_back(record);
+    }
+  };
   std::vector<std::optional<NamespaceIndex>> spaces(limits::kNamespaces);
+  using Kind = std::pair<NamespaceIndex, GroupId>;
+  Kind last{NamespaceIndex(limits::kNamespaces), {}};
+  std::set<Kind> opened;
   constexpr std::size_t kAhead = 8;
   for (std::size_t n = 0; n < kept.oldest_first.size(); ++n) {
     if (n + kAhead < kept.oldest_first.size())
@@ -22,15 +47,31 @@ std::uint64_t Core::adopt(const mem::KeptPool& kept, TimePoint now) {
     const std::uint32_t old = kept.images[i].slot.name_space.value;
     if (!spaces[old]) {
       model::NamespaceDigest digest;
-      digest.bytes = kept.names[old];
-      spaces[old] = impl_->namespaces.intern(digest);
+      digest.bytes = kept.names[old].digest;
+      spaces[old] = impl_->namespaces.intern(digest, kept.names[old].text);
     }
     // As many as there were, so there is a number for each.
-    images.adopt(std::span(kept.images).subspan(i, shards), *spaces[old]);
+    const auto slots = std::span(kept.images).subspan(i, shards);
+    const RecordId record = images.adopt(slots, *spaces[old]);
+    if (record == kNoRecord) continue;
+    const mem::KeptImage& first = slots.front().slot;
+    if (const Kind kind{*spaces[old], first.group}; kind != last && opened.insert(last = kind).second)
+      impl_->namespaces.reopen_space(*spaces[old], first.group, first.shards, first.place.bytes);
+    if (sources.empty()) continue;
+    for (const mem::KeptSlot& each : slots) pin_sources(record, each.slot.place, each.slot.revision);
   }
   for (const auto& space : spaces)
     if (space) impl_->namespaces.release(*space);
   return images.stats().sealed;
+}
+
+bool Core::lacks_spaces() const {
+  return impl_->tier != nullptr && impl_->namespaces.lack_spaces();
+}
+
+void Core::end_kept_read(mem::KeptReader reader) {
+  const auto read = impl_->kept_reads.extract(reader);
+  if (!read.empty()) impl_->images.unpin(read.mapped());
 }
 
 }  // namespace orbitkv::cache

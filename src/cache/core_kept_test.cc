@@ -123,6 +123,92 @@ TEST(CoreKept, ALoadUnderWayIsLentToTheDevice) {
   EXPECT_TRUE(scan(k.w).lent.empty());
 }
 
+// Somebody reads there who cannot be called back.
+TEST(CoreKept, WhatARestoreReadsStaysUntilItHasEnded) {
+  Kept k;
+  Engine e(k.w);
+  k.w.store(e.worker, e.registration, hashes(1, 6));
+  std::vector<mem::KeptRead> reads;
+  constexpr mem::KeptReader kOne{1}, kTwo{2};
+  const mem::KeptPool now = scan(k.w);
+  for (const mem::KeptSlot& each : now.images) {
+    if (each.slot.hash == hash_of(1).bytes || each.slot.hash == hash_of(2).bytes)
+      reads.push_back({kOne, each.slot.place.slab, each.slot.place.offset, each.slot.revision});
+    if (each.slot.hash == hash_of(2).bytes)
+      reads.push_back({kTwo, each.slot.place.slab, each.slot.place.offset, each.slot.revision});
+    // Another image by now, and a place where there is none.
+    if (each.slot.hash == hash_of(3).bytes)
+      reads.push_back({kTwo, each.slot.place.slab, each.slot.place.offset, AllocationId(1)});
+  }
+  reads.push_back({kTwo, SlabId(77), 64, AllocationId(1)});
+  ASSERT_EQ(reads.size(), 5u);
+  NextLife next(k.w, 1, reads);
+  Core& core = *next.world.core;
+  EXPECT_EQ(core.census().pins, 3u);
+  EXPECT_EQ(core.census().pinned, 3u);
+  core.evict(ByteCount(~std::uint64_t{0}), next.world.now);
+  EXPECT_EQ(next.resident(hashes(1, 6)), 2u);
+  core.end_kept_read(kOne);
+  core.end_kept_read(kOne);
+  core.evict(ByteCount(~std::uint64_t{0}), next.world.now);
+  EXPECT_EQ(next.resident(hashes(2, 1)), 1u) << "the other reads it yet";
+  EXPECT_EQ(next.resident(hashes(1, 1)), 0u);
+  core.end_kept_read(kTwo);
+  core.evict(ByteCount(~std::uint64_t{0}), next.world.now);
+  EXPECT_EQ(next.resident(hashes(1, 6)), 0u);
+  EXPECT_EQ(core.census().pins, 0u);
+}
+
+// So that they can be dropped by their scope, and by what is in it.
+TEST(CoreKept, TheTextOfANamespaceIsKnownBeforeItsEngineRegisters) {
+  Kept k;
+  Engine e(k.w);
+  k.w.store(e.worker, e.registration, hashes(1, 4));
+  NextLife next(k.w, 0);
+  const auto names = next.world.core->namespaces(next.world.now);
+  ASSERT_EQ(names.size(), 1u);
+  EXPECT_EQ(names[0].text, "model-a");
+  EXPECT_EQ(names[0].blocks, 4u);
+  EXPECT_EQ(NextLife(next.world, 0).world.core->namespaces(next.world.now)[0].text, "model-a");
+}
+
+TEST(CoreKept, BlocksGoToTheTierBeforeTheirEngineRegisters) {
+  ScriptedTier tier;
+  Kept k(&tier);
+  Engine e(k.w);
+  k.w.store(e.worker, e.registration, hashes(1, 4));
+  tier.at_leave = Tier::Answer::kStore;
+  {
+    NextLife next(k.w, 0, {}, &tier);
+    ASSERT_EQ(tier.reopened.size(), 1u);
+    EXPECT_EQ(tier.reopened[0].shards, 1u);
+    EXPECT_EQ(tier.reopened[0].bytes, slot_bytes());
+    EXPECT_FALSE(next.world.core->lacks_spaces());
+    EXPECT_EQ(tier.open.count(1), 2u) << "the other life's, too";
+    next.world.core->evict(ByteCount(~std::uint64_t{0}), next.world.now);
+    EXPECT_EQ(tier.count(false), 4u);
+    while (const auto id = tier.oldest(false)) {
+      tier.end(*id, true);
+      next.world.core->stored(*id, true, next.world.now);
+    }
+    const SessionId worker = next.world.open();
+    next.world.join(worker, {});
+    EXPECT_EQ(tier.open.count(1), 2u) << "asked for, and no longer by the blocks alone";
+  }
+  EXPECT_EQ(tier.open.count(1), 1u);
+}
+
+TEST(CoreKept, ATierThatKnowsNothingOfThemIsLackedUntilTheyRegister) {
+  Kept k;
+  Engine e(k.w);
+  k.w.store(e.worker, e.registration, hashes(1, 4));
+  ScriptedTier tier;
+  NextLife next(k.w, 0, {}, &tier);
+  EXPECT_TRUE(next.world.core->lacks_spaces());
+  next.world.join(next.world.open(), {});
+  EXPECT_FALSE(next.world.core->lacks_spaces());
+}
+
 // A smaller table than before: the newest stay.
 TEST(CoreKept, MoreThanTheTableTakesGoesOldestFirst) {
   Kept k;

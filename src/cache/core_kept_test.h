@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -84,7 +85,8 @@ inline std::uint32_t resident(World& w, SessionId scheduler, const std::vector<B
 
 class NextLife {
  public:
-  explicit NextLife(World& w, std::uint16_t shards = 1) {
+  explicit NextLife(World& w, std::uint16_t shards = 1, std::span<const mem::KeptRead> reads = {},
+                    Tier* tier = nullptr) {
     auto memories = memories_of(w);
     const mem::KeptTable table = copy_of(*w.kept);
     auto found = mem::scan_kept(table, memories, 64);
@@ -104,10 +106,10 @@ class NextLife {
     for (const mem::SlabInfo& slab : world.pool->slabs())
       world.kept->put_slab(slab.slot, {slab.id, slab.bytes, {}, kAnyNode, mem::KeptSlabState::kLive});
     core.kept = &*world.kept;
-    world.core = std::make_unique<Core>(core, *world.pool, world.ports, nullptr);
+    world.core = std::make_unique<Core>(core, *world.pool, world.ports, tier);
     for (const mem::KeptPool::Lent& each : kept.lent)
       lent.push_back(world.pool->adopt(each.slab, each.lent.place.offset, each.lent.place.bytes));
-    blocks = world.core->adopt(kept, world.now);
+    blocks = world.core->adopt(kept, world.now, reads);
     scheduler = world.open();
     for (std::uint16_t r = 0; r < shards; ++r)
       world.join(world.open(), {.rank = r, .world = shards, .shards = shards});

@@ -52,6 +52,7 @@ class ScriptedTier : public Tier {
   std::vector<std::uint64_t> sealed_blocks, leaving_blocks;
   std::uint64_t finds = 0, busy_loads = 0;
   std::multiset<std::uint32_t> open;
+  std::vector<Kind> reopened;
   std::set<std::uint32_t> closed;
 
   static std::uint64_t block_of(const BlockHash& hash) {
@@ -84,11 +85,17 @@ class ScriptedTier : public Tier {
     const std::string digest(reinterpret_cast<const char*>(model::namespace_digest(rank).bytes.data()), 32);
     return TierSpace(*open.insert(spaces_.emplace(digest, space).first->second));
   }
+  TierSpace reopen_space(const Kind& kind) override {
+    reopened.push_back(kind);
+    const auto it = spaces_.find(std::string(reinterpret_cast<const char*>(kind.digest.bytes.data()), 32));
+    return it == spaces_.end() ? kNoTierSpace : TierSpace(*open.insert(it->second));
+  }
   void close_space(TierSpace space) override {
     const auto it = open.find(space.value);
     ASSERT_TRUE(it != open.end()) << "closed twice, or never opened";
     open.erase(it);
     closed.insert(space.value);
+    if (open.contains(space.value)) return;
     for (const auto& [id, t] : under_way) EXPECT_NE(t.name.first, space.value) << "closed in use";
   }
   void find(TierSpace space, std::span<const BlockHash> hashes, std::span<TierRef> out) override {

@@ -154,8 +154,8 @@ class Images {
   void note_device(RecordId record);
 
   // A sealed image that an earlier life left, all its shards; the most recent one. One that has
-  // its key goes. False: there is no room for it.
-  bool adopt(std::span<const mem::KeptSlot> slots, NamespaceIndex name_space);
+  // its key goes. kNoRecord: there is no room for it.
+  RecordId adopt(std::span<const mem::KeptSlot> slots, NamespaceIndex name_space);
 
   // ---- storing to the tier: a device reads a sealed image, which keeps its place ----
   void hold_for_io(RecordId record);

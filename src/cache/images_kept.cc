@@ -48,7 +48,7 @@ void Images::note_device(RecordId record) {
 }
 
 // As if it had been loaded, and the tier had ended at once.
-bool Images::adopt(std::span<const mem::KeptSlot> slots, NamespaceIndex name_space) {
+RecordId Images::adopt(std::span<const mem::KeptSlot> slots, NamespaceIndex name_space) {
   const mem::KeptImage& first = slots.front().slot;
   const BlockKey key{BlockHash{first.hash}, name_space, first.group};
   for (const mem::KeptSlot& each : slots)
@@ -64,7 +64,7 @@ bool Images::adopt(std::span<const mem::KeptSlot> slots, NamespaceIndex name_spa
   const RecordId record = room ? make_record(key, ImageEvent::kLoad) : kNoRecord;
   if (record == kNoRecord) {
     give_all_back();
-    return false;
+    return kNoRecord;
   }
   table_.hot(record).shards = static_cast<std::uint8_t>(slots.size());
   table_.hot(record).minute = minute_;
@@ -84,7 +84,7 @@ bool Images::adopt(std::span<const mem::KeptSlot> slots, NamespaceIndex name_spa
   table_.cold(record).total_units = units(bytes);
   table_.push_recent(record);
   ++stats_.sealed;
-  return true;
+  return record;
 }
 
 }  // namespace orbitkv::cache

@@ -1,5 +1,7 @@
 #include "cache/namespaces.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/limits.h"
 #include "cache/tier.h"
@@ -17,17 +19,24 @@ std::optional<NamespaceIndex> Namespaces::intern(const model::NamespaceDigest& d
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].uses > 0 && entries_[i].digest == digest) {
       ++entries_[i].uses;
-      if (entries_[i].text.empty()) entries_[i].text = text;
-      return NamespaceIndex(static_cast<std::uint32_t>(i));
+      const NamespaceIndex index(static_cast<std::uint32_t>(i));
+      if (entries_[i].text.empty()) set_text(index, text);
+      return index;
     }
     if (entries_[i].uses == 0) unused = i;
   }
   if (unused == limits::kNamespaces) return std::nullopt;
   if (unused == entries_.size()) entries_.emplace_back();
-  entries_[unused] = {digest, 1, std::string(text), {}};
-  if (kept_ != nullptr)
-    kept_->put_name_space(NamespaceIndex(static_cast<std::uint32_t>(unused)), digest.bytes);
-  return NamespaceIndex(static_cast<std::uint32_t>(unused));
+  entries_[unused] = {digest, 1, {}, {}};
+  const NamespaceIndex index(static_cast<std::uint32_t>(unused));
+  if (kept_ != nullptr) kept_->put_name_space(index, digest.bytes);
+  set_text(index, text);
+  return index;
+}
+
+void Namespaces::set_text(NamespaceIndex index, std::string_view text) {
+  entries_[index.value].text = text;
+  if (kept_ != nullptr) kept_->put_name_text(index, text);
 }
 
 void Namespaces::acquire(NamespaceIndex index) {
@@ -60,23 +69,43 @@ std::optional<NamespaceIndex> Namespaces::find(const model::NamespaceDigest& dig
 
 // ---- spaces of the tier ----
 
+// What was reopened is opened by the first who registers, too: only then it is asked for.
 void Namespaces::open_spaces(NamespaceIndex index, const model::RankRegistration& rank) {
   if (tier_ == nullptr) return;
+  std::vector<OfGroup>& spaces = entries_.at(index.value).spaces;
   for (const model::GroupShape& group : rank.groups) {
-    if (space(index, group.group) != kNoTierSpace) continue;
+    const auto known = std::find_if(spaces.begin(), spaces.end(),
+                                    [&](const OfGroup& each) { return each.group == group.group; });
+    if (known != spaces.end() && !known->reopened) continue;
     const TierSpace opened = tier_->open_space(rank, group.group);
-    if (opened != kNoTierSpace) entries_.at(index.value).spaces.emplace_back(group.group, opened);
+    if (known != spaces.end()) {
+      tier_->close_space(known->space);
+      spaces.erase(known);
+    }
+    if (opened != kNoTierSpace) spaces.push_back({group.group, opened});
   }
 }
 
+void Namespaces::reopen_space(NamespaceIndex index, GroupId group, std::uint16_t shards, ByteCount slot) {
+  if (tier_ == nullptr || space(index, group) != kNoTierSpace) return;
+  Entry& entry = entries_.at(index.value);
+  const TierSpace opened = tier_->reopen_space({entry.digest, group, shards, slot});
+  if (opened != kNoTierSpace) entry.spaces.push_back({group, opened, true});
+}
+
 void Namespaces::close_spaces(Entry& entry) {
-  for (const auto& [group, space] : entry.spaces) tier_->close_space(space);
+  for (const OfGroup& each : entry.spaces) tier_->close_space(each.space);
   entry.spaces.clear();
 }
 
+bool Namespaces::lack_spaces() const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const Entry& each) { return each.uses > 0 && each.spaces.empty(); });
+}
+
 TierSpace Namespaces::space(NamespaceIndex index, GroupId group) const {
-  for (const auto& [of, space] : entries_.at(index.value).spaces) {
-    if (of == group) return space;
+  for (const OfGroup& each : entries_.at(index.value).spaces) {
+    if (each.group == group) return each.space;
   }
   return kNoTierSpace;
 }

@@ -48,15 +48,24 @@ class Namespaces {
 
   // Opens the spaces of the rank's groups that are not open.
   void open_spaces(NamespaceIndex index, const model::RankRegistration& rank);
+  // Of images from an earlier life, until a rank registers.
+  void reopen_space(NamespaceIndex index, GroupId group, std::uint16_t shards, ByteCount slot);
   TierSpace space(NamespaceIndex index, GroupId group) const;
+  bool lack_spaces() const;  // one that is used has none
 
  private:
+  struct OfGroup {
+    GroupId group;
+    TierSpace space;
+    bool reopened = false;
+  };
   struct Entry {
     model::NamespaceDigest digest;
     std::uint32_t uses = 0;
     std::string text = {};
-    std::vector<std::pair<GroupId, TierSpace>> spaces = {};
+    std::vector<OfGroup> spaces = {};
   };
+  void set_text(NamespaceIndex index, std::string_view text);
   void close_spaces(Entry& entry);
 
   Tier* tier_;

@@ -44,8 +44,17 @@ class Tier {
   // and group look. kNoTierSpace: the tier holds none of them and takes none now; asked
   // again at the next registration.
   virtual TierSpace open_space(const model::RankRegistration& rank, GroupId group) = 0;
-  // Once for each open_space(): no instance is left, no image in DRAM and no transfer; or the
-  // core ends, then transfers may be under way.
+  // What was saved before the Manager started, and whose namespace nobody has registered yet. As
+  // open_space(), but only where the tier has found images of the kind. Not asked for: see Asked.
+  struct Kind {
+    model::NamespaceDigest digest;
+    GroupId group;
+    std::uint16_t shards = 1;
+    ByteCount bytes;  // of one slot, rounded up to the pool's unit
+  };
+  virtual TierSpace reopen_space(const Kind&) { return TierSpace{0xFFFFFFFFu}; }
+  // Once for each open_space() and reopen_space(): no instance is left, no image in DRAM and no transfer; or
+  // the core ends, then transfers may be under way.
   virtual void close_space(TierSpace space) = 0;
   virtual void find(TierSpace space, std::span<const BlockHash> hashes, std::span<TierRef> out) = 0;
   struct Key {

@@ -132,7 +132,7 @@ Status Manager::make_session(Visitor& visitor, const wire::Hello& hello) {
   wire::encode(wire::HelloReply{place.id, place.epoch, incarnation_, shm::SessionLayout::kBytes,
                                 std::string("orbitkv ") + kVersion},
                out);
-  if (keep_) keep_->open_session(place.id, place.epoch, memory, visitor.peer.pidfd);
+  if (keep_) keep_->open_session({place.id, place.epoch, process}, memory, visitor.peer.pidfd);
   const int fds[] = {memory.fd(), bell.get()};
   if (const Status sent = visitor.socket.send(out, fds); !sent.ok()) {
     if (keep_) keep_->close_session(place.epoch);

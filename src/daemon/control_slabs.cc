@@ -62,7 +62,7 @@ Result<std::string> Control::pool_list(std::uint64_t after) const {
          {"used", 0},
          {"quarantined", 0},
          {"huge", 0},
-         {"waits_for", "processes"},
+         {"waits_for", gone.processes.empty() ? "whoever keeps descriptors" : "processes"},
          {"processes", std::vector(gone.processes.begin(),
                                    gone.processes.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(
                                                                 gone.processes.size(), 16)))}});

@@ -332,6 +332,50 @@ TEST(SystemdStore, NeedsRoomAndASocket) {
   EXPECT_FALSE(SystemdStore::open({"/no/such/socket", 8, {}}).ok());
 }
 
+// It does not read while it reloads itself: nothing is lost, and nothing is said twice.
+TEST(SystemdStore, WhatItDoesNotReadNowGoesLaterOnceAndInOrder) {
+  SystemdBed bed(1000);
+  auto store = bed.life();
+  ASSERT_TRUE(store->take().ok());
+  const UniqueFd fd = some_file();
+  std::vector<FdStore::Ticket> tickets;
+  for (int i = 0; i < 400; ++i) {
+    ASSERT_TRUE(store->put("slab-" + std::to_string(i), fd).ok());
+    if (i % 4 == 0) tickets.push_back(store->remove("slab-" + std::to_string(i)));
+    if (i % 4 == 1) store->forget("slab-" + std::to_string(i));
+  }
+  for (int i = 0; i < 50; ++i) store->poll();
+  for (const auto ticket : tickets) EXPECT_FALSE(store->removed(ticket));
+  for (int i = 0; i < 1000; ++i) {
+    bed.work();
+    store->poll();
+  }
+  for (const auto ticket : tickets) EXPECT_TRUE(store->removed(ticket));
+  EXPECT_TRUE(store->refused().empty());
+  EXPECT_EQ(bed.said().size(), 400u + 100 + 100 + 100);
+  EXPECT_EQ(bed.life()->take()->size(), 200u);
+}
+
+// What is not stored takes no place, whoever removes it how often.
+TEST(SystemdStore, ItCountsWhatIsStoredAndNothingElse) {
+  SystemdBed bed(2);
+  auto store = bed.life();
+  ASSERT_TRUE(store->take().ok());
+  for (int i = 0; i < 5; ++i) {
+    store->forget("session-1-2");
+    EXPECT_TRUE(store->removed(store->remove("slab-77")));
+  }
+  EXPECT_TRUE(store->put("slab-1", some_file()).ok());
+  EXPECT_TRUE(store->put("slab-2", some_file()).ok());
+  EXPECT_FALSE(store->put("slab-3", some_file()).ok());
+  store->forget("slab-1");
+  store->forget("slab-1");
+  EXPECT_TRUE(store->put("slab-3", some_file()).ok());
+  EXPECT_FALSE(store->put("slab-4", some_file()).ok());
+  bed.work();
+  EXPECT_EQ(bed.life()->take()->size(), 2u);
+}
+
 TEST(SystemdStore, ReadyIsSaidAndSuccessionIsSystemds) {
   SystemdBed bed(8);
   auto store = bed.life();

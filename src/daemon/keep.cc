@@ -10,20 +10,15 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "daemon/kept_names.h"
 
 namespace orbitkv::daemon {
+
+using namespace kept;
+
 namespace {
 
-constexpr std::string_view kSlab = "slab-", kTable = "table-", kSession = "session-", kProcess = "process-";
 constexpr std::uint32_t kFurtherPerBlock = cache::kFurtherSlotsPerBlock;
-
-std::string name_of(std::string_view kind, std::uint64_t number) {
-  return std::string(kind) + format_text("%llx", static_cast<unsigned long long>(number));
-}
-std::string session_name(SessionId session, Epoch epoch) {
-  return std::string(kSession) +
-         format_text("%x-%llx", session.value, static_cast<unsigned long long>(epoch.value));
-}
 
 // What follows the kind: numbers in hexadecimal, with a dash between two.
 bool parse(std::string_view name, std::string_view kind, std::vector<std::uint64_t>& out, std::size_t count) {
@@ -50,18 +45,18 @@ std::uint32_t both(std::uint32_t wanted, std::uint32_t configured) {
 
 // ---- the start ----
 
-void Keep::find(std::uint32_t unit) {
-  auto found = store_->take();
-  if (!found.ok()) return ORBITKV_WARN("cold start: %s", found.error().message().c_str());
-  sort_in(std::move(*found));
+Status Keep::find(std::uint32_t unit, mem::DeviceFiles locked) {
+  locked_ = locked;
+  ORBITKV_ASSIGN_OR_RETURN(auto found, store_->take());
+  sort_in(std::move(found));
   read_tables(unit);
   for (const mem::KeptMemory& each : memories_) forget(name_of(kSlab, each.name.value));
   memories_.clear();
-  if (pool_) return;
-  std::vector<Epoch> old;
-  for (const auto& [epoch, session] : old_sessions_) old.push_back(epoch);
-  for (const Epoch epoch : old) close_session(epoch);
+  if (pool_) return ok_status();
+  for (const auto& [epoch, session] : old_sessions_) close_session(epoch);
+  forget_processes([](ProcessId) { return false; });
   old_sessions_.clear();
+  return ok_status();
 }
 
 void Keep::sort_in(std::vector<FdStore::Named> found) {
@@ -72,10 +67,13 @@ void Keep::sort_in(std::vector<FdStore::Named> found) {
     } else if (parse(each.name, kSlab, numbers, 1)) {
       memories_.push_back({SlabId(static_cast<std::uint32_t>(numbers[0])), std::move(each.fd)});
     } else if (parse(each.name, kSession, numbers, 2)) {
-      old_sessions_[Epoch(numbers[1])].memory = std::move(each.fd);
-      sessions_[Epoch(numbers[1])] = SessionId(static_cast<std::uint32_t>(numbers[0]));
+      const Epoch epoch(numbers[1]);
+      old_sessions_[epoch].memory = std::move(each.fd);
+      sessions_[epoch] = {SessionId(static_cast<std::uint32_t>(numbers[0])), {}, false};
     } else if (parse(each.name, kProcess, numbers, 1)) {
-      old_sessions_[Epoch(numbers[0])].process = std::move(each.fd);
+      const Epoch epoch(numbers[0]);
+      old_sessions_[epoch].process = std::move(each.fd);
+      sessions_.try_emplace(epoch);
     } else {
       forget(each.name);
     }
@@ -124,6 +122,7 @@ Result<mem::KeptTable*> Keep::make_table(mem::Pool& pool, std::uint32_t max_bloc
                                          limits::kKeptPending}));
   table_ = std::move(made);
   pool.keep_in(*table_);
+  table_->set_device_files(locked_);
   if (pool_) {
     // Before anything can be lent: a slab that is tainted stays so.
     for (std::size_t i = 0; i < pool_->slabs.size(); ++i) {
@@ -132,33 +131,21 @@ Result<mem::KeptTable*> Keep::make_table(mem::Pool& pool, std::uint32_t max_bloc
       table_->put_slab(SlabSlot(static_cast<std::uint32_t>(i)),
                        {slab.name, slab.bytes, slab.huge, slab.node, state});
     }
+    for (const mem::KeptRetired& each : pool_->retired) table_->put_retired(each);
     table_->set_wanted(pool_->wanted);
   }
-  old_grants_.emplace(pool, *table_);
+  old_grants_.emplace(pool, *table_, stalls_);
   return &*table_;
 }
 
-void Keep::adopt_sessions() {
-  for (auto& [epoch, session] : old_sessions_) {
-    auto memory = session.memory.valid()
-                      ? shm::SessionMemory::attach(std::move(session.memory), sessions_[epoch], epoch)
-                      : Result<shm::SessionMemory>(reject("its memory was not kept"));
-    if (memory.ok()) {
-      old_grants_->add_session(epoch, std::move(*memory), std::move(session.process));
-    } else {
-      ORBITKV_WARN("what a session of an earlier Manager has under way cannot be asked for: %s",
-                   memory.error().message().c_str());
-      close_session(epoch);
-    }
-  }
-  old_sessions_.clear();
-}
-
-void Keep::adopt(cache::Core& core) {
+void Keep::adopt(cache::Core& core, const NameProcess& name) {
+  core_ = &core;
   if (pool_) {
+    name_processes(name);
     adopt_sessions();
-    old_grants_->adopt(pool_->lent);
-    blocks_ = core.adopt(*pool_, monotonic_now());
+    const bool device_ended = locked_.value != 0 && locked_ == pool_->device_files;
+    old_grants_->adopt(pool_->lent, device_ended ? OldGrants::Device::kEnded : OldGrants::Device::kUnknown);
+    blocks_ = core.adopt(*pool_, monotonic_now(), old_grants_->reads());
   }
   table_->set_complete();
   if (pool_) fault_hit(FaultPoint::kManagerAdopted);
@@ -170,6 +157,12 @@ void Keep::adopt(cache::Core& core) {
   for (const auto& [number, fd] : tables_) forget(name_of(kTable, number));
   tables_.clear();
   if (!pool_) return;
+  say_adopted();
+  pool_.reset();
+  tick();
+}
+
+void Keep::say_adopted() const {
   const mem::KeptPool::Counts& c = pool_->counts;
   ORBITKV_INFO("%llu blocks of %zu slabs are kept from an earlier Manager; %zu extents were lent",
                static_cast<unsigned long long>(blocks_), pool_->slabs.size(), pool_->lent.size());
@@ -181,9 +174,11 @@ void Keep::adopt(cache::Core& core) {
         static_cast<unsigned long long>(c.wrong), static_cast<unsigned long long>(c.misplaced),
         static_cast<unsigned long long>(c.overlapping), static_cast<unsigned long long>(c.incomplete),
         static_cast<unsigned long long>(c.nameless));
-  pool_.reset();
-  old_grants_->settle();
-  tick();
+}
+
+void Keep::stop() {
+  old_grants_.reset();
+  core_ = nullptr;
 }
 
 // ---- descriptors ----
@@ -197,24 +192,6 @@ bool Keep::put(const std::string& name, const UniqueFd& fd) {
   return false;
 }
 
-void Keep::open_session(SessionId session, Epoch epoch, const shm::SessionMemory& memory,
-                        const UniqueFd& process) {
-  table_->set_session(session, epoch);
-  UniqueFd copy(::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0));
-  if (!copy.valid()) return;
-  if (put(session_name(session, epoch), copy)) put(name_of(kProcess, epoch.value), process);
-  sessions_[epoch] = session;
-}
-
-void Keep::close_session(Epoch epoch) {
-  const auto session = sessions_.find(epoch);
-  if (session != sessions_.end()) {
-    forget(session_name(session->second, epoch));
-    sessions_.erase(session);
-  }
-  forget(name_of(kProcess, epoch.value));
-}
-
 bool Keep::offer(const mem::SlabInfo& slab, const UniqueFd& memory) {
   if (stored_.contains(slab.id)) return true;  // of an earlier life
   if (!put(name_of(kSlab, slab.id.value), memory)) return false;
@@ -223,12 +200,17 @@ bool Keep::offer(const mem::SlabInfo& slab, const UniqueFd& memory) {
   return true;
 }
 
+void Keep::abandon(const mem::KeptRetired& slab) {
+  table_->put_retired(slab);
+  if (stored_.erase(slab.name) > 0)
+    going_.emplace(slab.name, store_->remove(name_of(kSlab, slab.name.value)));
+}
+
 bool Keep::let_go(SlabId slab) {
   const auto going = going_.find(slab);
-  if (going == going_.end() && stored_.erase(slab) == 0) return true;
-  if (going == going_.end()) going_.emplace(slab, store_->remove(name_of(kSlab, slab.value)));
-  if (!store_->removed(going_.at(slab))) return false;
-  going_.erase(slab);
+  if (going != going_.end() && !store_->removed(going->second)) return false;
+  if (going != going_.end()) going_.erase(going);
+  table_->drop_retired(slab);
   return true;
 }
 
@@ -258,13 +240,28 @@ void Keep::poll() {
 
 void Keep::tick() {
   poll();
-  if (!old_grants_) return;
-  old_grants_->settle();
+  if (!old_grants_ || core_ == nullptr) return;
+  old_grants_->settle(monotonic_now());
+  for (const mem::KeptReader reader : old_grants_->take_read()) core_->end_kept_read(reader);
   for (const Epoch epoch : old_grants_->take_ended()) close_session(epoch);
+  relieve();
+}
+
+// What engines that stand still hold is not taken while nobody misses it.
+void Keep::relieve() {
+  if (!old_grants_->stalled()) return refused_.reset();
+  const cache::CoreStats stats = core_->stats();
+  const std::uint64_t refused = stats.dropped + stats.loads_refused_memory;
+  if (refused > refused_.value_or(refused)) {
+    ORBITKV_WARN("engines of an earlier Manager stand still, and memory is short: their slabs are replaced");
+    old_grants_->relieve();
+  }
+  refused_ = refused;
 }
 
 Keep::View Keep::view() const {
-  return {store_->kind(), store_->alive(), blocks_, old_grants_ ? old_grants_->pending() : 0, not_kept_};
+  if (!old_grants_) return {store_->kind(), store_->alive(), blocks_, 0, not_kept_, {}};
+  return {store_->kind(), store_->alive(), blocks_, old_grants_->pending(), not_kept_, old_grants_->view()};
 }
 
 }  // namespace orbitkv::daemon

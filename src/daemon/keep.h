@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,6 +21,7 @@
 #include "cache/core.h"
 #include "daemon/fd_store.h"
 #include "daemon/old_grants.h"
+#include "daemon/processes.h"
 #include "mem/kept_scan.h"
 #include "mem/kept_table.h"
 #include "mem/pool.h"
@@ -26,31 +29,53 @@
 
 namespace orbitkv::daemon {
 
+// Who may map what since an earlier life.
+struct KeptMappings {
+  std::vector<OldProcess> processes;  // that live, each once
+  std::vector<SlabId> slabs;
+  std::vector<mem::KeptRetired> retired;  // slabs that are gone
+};
+
 class Keep {
  public:
   explicit Keep(std::unique_ptr<FdStore> store) : store_(std::move(store)) {}
 
   // ---- the start, in this order ----
   // What the store holds. What cannot be gone on with is let go of, and said. `unit`: of extents.
-  void find(std::uint32_t unit);
+  // `locked`: the files of the SSD store that this process has locked, so that nothing that an
+  // earlier life asked of them goes on; after that. An error: the store does not answer.
+  Status find(std::uint32_t unit, mem::DeviceFiles locked = {});
   mem::KeptPool* pool() { return pool_ ? &*pool_ : nullptr; }  // nullptr: a cold start
   // For the pool that was made of it: the table that the core writes to.
   Result<mem::KeptTable*> make_table(mem::Pool& pool, std::uint32_t max_blocks, std::uint32_t unit);
-  // The blocks become the core's. From here on the new table counts.
-  void adopt(cache::Core& core);
+  // The blocks become the core's. From here on the new table counts. `name`: of processes whose
+  // sessions are found; without it nobody's mappings are known.
+  using NameProcess = std::function<OldProcess(const UniqueFd& pidfd)>;
+  void adopt(cache::Core& core, const NameProcess& name = {});
+  const KeptMappings& mappings() const { return mappings_; }  // of adopt()
   void ready() { store_->ready(); }
-  // Before the pool goes.
-  void stop() { old_grants_.reset(); }
+  // Engines of earlier lives are judged like those of this one; before make_table().
+  void watch_stalls(const StallWatch::Options& options) { stalls_ = options; }
+  // Before the pool and the core go.
+  void stop();
 
-  // ---- sessions ----
-  void open_session(SessionId session, Epoch epoch, const shm::SessionMemory& memory,
-                    const UniqueFd& process);
+  // ---- sessions (keep_sessions.cc) ----
+  struct Opened {
+    SessionId session;
+    Epoch epoch;
+    ProcessId process;
+  };
+  void open_session(const Opened& opened, const shm::SessionMemory& memory, const UniqueFd& pidfd);
+  // Its process is kept as long as forget_processes() is told that it may map slabs.
   void close_session(Epoch epoch);
+  void forget_processes(const std::function<bool(ProcessId)>& may_map);
 
   // ---- slabs ----
   // A slab that is offered. False: it will not outlive the process.
   bool offer(const mem::SlabInfo& slab, const UniqueFd& memory);
-  // One that retires: true when the store has let go of it, so that it may be abandoned.
+  // One that is about to be abandoned: the next life counts its bytes until let_go().
+  void abandon(const mem::KeptRetired& slab);
+  // One that no process maps any more. True: the store has closed it too, and its bytes are free.
   bool let_go(SlabId slab);
   // How many slabs are wanted of how many that are configured; what the operator asked for last.
   void note_wanted(std::uint32_t wanted, std::uint32_t configured);
@@ -62,6 +87,8 @@ class Keep {
   int fd() const { return store_->fd(); }
   bool leave_asked() { return store_->leave_asked(); }
   Status succeed(const std::string& binary) { return store_->succeed(binary); }
+  // Processes of earlier lives that stand still in a copy: the operator wants them ended.
+  std::vector<OldGrants::Condemned> take_condemned();
 
   struct View {
     const char* kind = "";
@@ -69,6 +96,7 @@ class Keep {
     std::uint64_t blocks = 0;    // adopted at the start
     std::size_t old_grants = 0;  // whose end is not known yet
     std::uint64_t not_kept = 0;  // descriptors that the store did not take
+    std::vector<OldGrants::View> old;
   };
   View view() const;
 
@@ -76,22 +104,40 @@ class Keep {
   struct OldSession {
     UniqueFd memory, process;
   };
+  struct Session {
+    SessionId id;
+    ProcessId process;
+    bool open = false;  // of this life
+  };
+  struct Parted {
+    Epoch epoch;
+    ProcessId process;
+  };
   void sort_in(std::vector<FdStore::Named> found);
   void read_tables(std::uint32_t unit);
   void forget(const std::string& name) { store_->forget(name); }
   bool put(const std::string& name, const UniqueFd& fd);
+  void name_processes(const NameProcess& name);
   void adopt_sessions();
+  void say_adopted() const;
+  void relieve();
 
   std::unique_ptr<FdStore> store_;
   std::map<std::uint64_t, UniqueFd> tables_;  // of earlier lives, by number
   std::vector<mem::KeptMemory> memories_;
   std::map<Epoch, OldSession> old_sessions_;
-  std::map<Epoch, SessionId> sessions_;     // whose memory the store has, old ones too
+  std::map<Epoch, Session> sessions_;       // whose memory the store has, old ones too
+  std::deque<Parted> parted_;               // whose process alone it has
   std::vector<mem::KeptTable> superseded_;  // those of them that could be read
   std::optional<mem::KeptPool> pool_;
   std::uint64_t number_ = 0;  // of this life's table
   std::optional<mem::KeptTable> table_;
   std::optional<OldGrants> old_grants_;
+  StallWatch::Options stalls_;
+  cache::Core* core_ = nullptr;  // from adopt() to stop()
+  KeptMappings mappings_;
+  mem::DeviceFiles locked_;
+  std::optional<std::uint64_t> refused_;  // for want of memory, as of the last look
   std::map<SlabId, FdStore::Ticket> going_;
   std::set<SlabId> stored_;  // slabs
   std::optional<std::uint32_t> wanted_, noted_;

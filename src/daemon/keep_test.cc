@@ -4,66 +4,16 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
-#include <map>
-#include <set>
 #include <utility>
 
 #include "base/log.h"
+#include "daemon/keep_store_test.h"
 
 namespace orbitkv::daemon {
 namespace {
 
-// Keeps descriptors in this process; removals wait until they are let happen.
-struct Shelves {
-  std::map<std::string, UniqueFd> held;
-  std::set<std::string> removing;
-  bool slow = false;
-  void remove_all() {
-    for (const std::string& name : removing) held.erase(name);
-    removing.clear();
-  }
-  std::size_t count(std::string_view kind) const {
-    std::size_t n = 0;
-    for (const auto& [name, fd] : held) n += name.starts_with(kind) ? 1 : 0;
-    return n;
-  }
-};
-
-class TestStore final : public FdStore {
- public:
-  explicit TestStore(Shelves& shelves) : shelves_(shelves) {}
-  const char* kind() const override { return "test"; }
-  Result<std::vector<Named>> take() override {
-    std::vector<Named> out;
-    for (const auto& [name, fd] : shelves_.held)
-      out.push_back({name, UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0))});
-    return out;
-  }
-  Status put(const std::string& name, const UniqueFd& fd) override {
-    EXPECT_FALSE(shelves_.held.contains(name)) << name;
-    shelves_.held[name] = UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-    return ok_status();
-  }
-  Ticket remove(const std::string& name) override {
-    shelves_.removing.insert(name);
-    if (!shelves_.slow) shelves_.remove_all();
-    names_[++last_] = name;
-    return Ticket(last_);
-  }
-  void forget(const std::string& name) override { shelves_.held.erase(name); }
-  bool removed(Ticket ticket) override { return !shelves_.removing.contains(names_[ticket.value]); }
-  void poll() override {}
-  std::vector<std::string> refused() override { return {}; }
-  int fd() const override { return -1; }
-  bool alive() const override { return true; }
-  void ready() override {}
-  Status succeed(const std::string&) override { return ok_status(); }
-
- private:
-  Shelves& shelves_;
-  std::map<std::uint64_t, std::string> names_;
-  std::uint64_t last_ = 0;
-};
+using testing::Shelves;
+using testing::TestStore;
 
 class NoPorts final : public cache::Ports {
  public:
@@ -74,9 +24,10 @@ class NoPorts final : public cache::Ports {
 };
 
 struct Life {
-  explicit Life(Shelves& shelves, std::uint32_t unit = 64) : keep(std::make_unique<TestStore>(shelves)) {
+  explicit Life(Shelves& shelves, std::uint32_t unit = 64, mem::DeviceFiles files = {})
+      : keep(std::make_unique<TestStore>(shelves)) {
     set_log_level(LogLevel::kOff);
-    keep.find(unit);
+    EXPECT_TRUE(keep.find(unit, files).ok());
     cold = keep.pool() == nullptr;
     mem::PoolConfig config;
     config.bytes = 2 * kMiB;
@@ -89,7 +40,8 @@ struct Life {
     core_config.max_blocks = 100;
     core_config.kept = keep.make_table(*pool, 100, unit).value();
     core = std::make_unique<cache::Core>(core_config, *pool, ports);
-    keep.adopt(*core);
+    keep.adopt(*core,
+               [](const UniqueFd& fd) { return OldProcess{ProcessId(::fcntl(fd.get(), F_GETFD) >= 0), 77}; });
     for (const mem::SlabInfo& slab : pool->collect_offered()) keep.offer(slab, pool->slab_memory(slab.slot));
   }
   // As a kill: nothing is taken down.
@@ -184,15 +136,37 @@ TEST(Keep, ExtentsOfASmallerUnitStartCold) {
   EXPECT_TRUE(next.cold);
 }
 
-TEST(Keep, ASlabIsAbandonedWhenItsReceiptIsThere) {
+// Until then the next life counts it.
+TEST(Keep, ASlabIsForgottenWhenItsReceiptIsThere) {
   Shelves shelves;
-  Life life(shelves);
-  shelves.slow = true;
-  EXPECT_FALSE(life.keep.let_go(SlabId(0)));
-  EXPECT_FALSE(life.keep.let_go(SlabId(0)));
-  shelves.remove_all();
-  EXPECT_TRUE(life.keep.let_go(SlabId(0)));
-  EXPECT_TRUE(life.keep.let_go(SlabId(9))) << "one that was never kept";
+  {
+    Life life(shelves);
+    shelves.slow = true;
+    life.keep.abandon({SlabId(0), 2 * kMiB});
+    EXPECT_FALSE(life.keep.let_go(SlabId(0)));
+    EXPECT_FALSE(life.keep.let_go(SlabId(0)));
+    ASSERT_TRUE(life.core->retire_slab(SlabSlot(0), TimePoint{1}).ok());
+    ASSERT_TRUE(life.pool->add(kMiB).ok());
+    for (const mem::SlabInfo& slab : life.pool->collect_offered())
+      life.keep.offer(slab, life.pool->slab_memory(slab.slot));
+  }
+  {
+    Life next(shelves);
+    EXPECT_FALSE(next.cold);
+    ASSERT_EQ(next.keep.mappings().retired.size(), 1u);
+    EXPECT_EQ(next.keep.mappings().retired[0].name, SlabId(0));
+    shelves.remove_all();
+    EXPECT_TRUE(next.keep.let_go(SlabId(0)));
+    EXPECT_TRUE(next.keep.let_go(SlabId(9))) << "one that was never kept";
+  }
+  EXPECT_TRUE(Life(shelves).keep.mappings().retired.empty());
+}
+
+TEST(Keep, AStoreThatDoesNotAnswerIsNoColdStart) {
+  Shelves shelves;
+  shelves.deaf = true;
+  Keep keep(std::make_unique<TestStore>(shelves));
+  EXPECT_FALSE(keep.find(64).ok());
 }
 
 TEST(Keep, ARetiringSlabIsNotTakenOver) {
@@ -210,12 +184,68 @@ TEST(Keep, SessionsComeAndGo) {
   Shelves shelves;
   Life life(shelves);
   auto memory = shm::SessionMemory::create(SessionId(5), Epoch(0xABC));
-  life.keep.open_session(SessionId(5), Epoch(0xABC), *memory,
+  life.keep.open_session({SessionId(5), Epoch(0xABC), ProcessId(1)}, *memory,
                          UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC)));
   EXPECT_TRUE(shelves.held.contains("session-5-abc"));
   EXPECT_TRUE(shelves.held.contains("process-abc"));
   life.keep.close_session(Epoch(0xABC));
-  EXPECT_EQ(shelves.count("session-") + shelves.count("process-"), 0u);
+  EXPECT_EQ(shelves.count("session-"), 0u);
+  life.keep.forget_processes([](ProcessId process) { return process == ProcessId(1); });
+  EXPECT_EQ(shelves.count("process-"), 1u) << "it may map slabs";
+  life.keep.forget_processes([](ProcessId) { return false; });
+  EXPECT_EQ(shelves.count("process-"), 0u);
+}
+
+// Whose mappings count is known from life to life, and not for more processes than are told of.
+TEST(Keep, ProcessesThatMayMapSlabsAreTheNextLifesToo) {
+  Shelves shelves;
+  const UniqueFd process(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  {
+    Life life(shelves);
+    auto memory = shm::SessionMemory::create(SessionId(5), Epoch(0xABC));
+    life.keep.open_session({SessionId(5), Epoch(0xABC), ProcessId(1)}, *memory, process);
+  }
+  for (int n = 0; n < 3; ++n) {
+    Life next(shelves);
+    ASSERT_EQ(next.keep.mappings().processes.size(), 1u);
+    EXPECT_EQ(next.keep.mappings().processes[0].pid, 77);
+    EXPECT_EQ(next.keep.mappings().slabs, std::vector{SlabId(0)});
+    EXPECT_EQ(shelves.count("session-"), 0u) << "nothing of it is under way";
+    EXPECT_EQ(shelves.count("process-"), 1u);
+    next.keep.forget_processes([](ProcessId) { return true; });
+  }
+  Life last(shelves);
+  last.keep.forget_processes([](ProcessId) { return false; });
+  EXPECT_EQ(shelves.count("process-"), 0u);
+  auto memory = shm::SessionMemory::create(SessionId(5), Epoch(1));
+  for (std::uint32_t n = 0; n < limits::kKeptProcesses + 10; ++n) {
+    last.keep.open_session({SessionId(5), Epoch(n), ProcessId(n)}, *memory, process);
+    last.keep.close_session(Epoch(n));
+  }
+  EXPECT_EQ(shelves.count("process-"), limits::kKeptProcesses);
+}
+
+// The lock of the same files says that the reads of the life before have ended.
+TEST(Keep, WhatADeviceWasReadingIntoIsFreeWhereItsFilesAreLocked) {
+  constexpr mem::DeviceFiles kFiles{0x77}, kOthers{0x78}, kNone{};
+  struct Case {
+    mem::DeviceFiles before, now;
+    bool free;
+  };
+  for (const Case& c : {Case{kFiles, kFiles, true}, Case{kFiles, kOthers, false}, Case{kFiles, kNone, false},
+                        Case{kNone, kNone, false}}) {
+    Shelves shelves;
+    {
+      Life first(shelves, 64, c.before);
+      auto table =
+          mem::KeptTable::open(UniqueFd(::fcntl(shelves.held.at("table-1").get(), F_DUPFD_CLOEXEC, 0)));
+      table->lend({}, {{SlabId(0), 4096, ByteCount(4096)}, {}});
+    }
+    Life next(shelves, 64, c.now);
+    EXPECT_FALSE(next.cold);
+    EXPECT_EQ(next.pool->stats().quarantined, ByteCount(c.free ? 0 : 4096));
+    EXPECT_EQ(next.pool->stats().used, next.pool->stats().quarantined);
+  }
 }
 
 TEST(Keep, WhatTheOperatorWantedIsRememberedForTheSameConfiguration) {

@@ -170,7 +170,10 @@ void Manager::on_gone(Session& session) {
 // SIGKILL passes a stopped process, not one in uninterruptible sleep or a frozen cgroup; the
 // pidfd cannot name another one. What it held is settled when it has ended.
 void Manager::end_process(Session& session) {
-  const int pidfd = connection_of(session).peer().pidfd.get();
+  end_process(connection_of(session).peer().pidfd.get());
+}
+
+void Manager::end_process(int pidfd) {
   if (::syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0) != 0)
     ORBITKV_WARN("%s", errno_error("the process of a stalled engine cannot be ended").message().c_str());
 }
@@ -196,7 +199,7 @@ void Manager::watch_memory(TimePoint now) {
 void Manager::tick() {
   if (leaving_) return;
   const TimePoint now = monotonic_now();
-  if (keep_) keep_->tick();
+  if (keep_) tick_keep();
   listen_again();
   for (const ProcessId process : processes_.take_ended()) host_->on_process_ended(process);
   watch_memory(now);

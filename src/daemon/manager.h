@@ -84,6 +84,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   void on_closed(Session& session) override;
   void on_gone(Session& session) override;
   void end_process(Session& session) override;
+  static void end_process(int pidfd);
 
   // Attach (attach.cc).
   void on_connection();
@@ -102,6 +103,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   Status make_kept_table();
   Status watch_keep();
   void poll_keep();
+  void tick_keep();
   Status succeed(const std::string& binary);
   void leave();
   void check_left(TimePoint now);

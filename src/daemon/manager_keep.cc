@@ -31,7 +31,10 @@ Status Manager::open_keep() {
     }
   }
   keep_ = std::make_unique<Keep>(std::move(store));
-  keep_->find(options_.pool.unit);
+  keep_->watch_stalls(options_.stall);
+  // The device's last word about an earlier life is the lock of its files.
+  ORBITKV_CHECK(!options_.ssd || ssd_, "what is kept is looked at when the SSD store is open");
+  ORBITKV_RETURN_IF_ERROR(keep_->find(options_.pool.unit, ssd_ ? ssd_->files() : mem::DeviceFiles()));
   options_.pool.kept = keep_->pool();
   options_.slabs.keep = keep_.get();
   return ok_status();
@@ -49,7 +52,8 @@ Status Manager::watch_keep() {
   control_->set_succeed([this](const std::string& binary) { return succeed(binary); });
   const TimePoint start = monotonic_now();
   const bool found = keep_->pool() != nullptr;
-  keep_->adopt(host_->core());
+  keep_->adopt(host_->core(), [this](const UniqueFd& pidfd) { return processes_.enter(pidfd); });
+  host_->slabs().inherit(keep_->mappings());
   if (found)
     ORBITKV_INFO("taking it over took %lld ms",
                  static_cast<long long>((monotonic_now() - start).ns / 1'000'000));
@@ -67,7 +71,15 @@ void Manager::poll_keep() {
     const Status asked = succeed({});
     if (!asked.ok()) ORBITKV_WARN("it stays: %s", asked.error().message().c_str());
   }
-  tick();  // a receipt may let a slab go
+}
+
+void Manager::tick_keep() {
+  keep_->tick();
+  for (const OldGrants::Condemned& each : keep_->take_condemned()) {
+    ORBITKV_WARN("pid %d stands still in copies that it began before this Manager: its process is ended",
+                 each.pid);
+    end_process(each.process);
+  }
 }
 
 Status Manager::succeed(const std::string& binary) {

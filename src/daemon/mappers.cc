@@ -9,6 +9,14 @@ namespace orbitkv::daemon {
 void Mappers::open(SessionId session, ProcessId process, int pid) {
   const bool fresh = sessions_.try_emplace(session, Session{process, pid, {}}).second;
   ORBITKV_CHECK(fresh, "a session's id is given twice");
+  const auto left = left_.find(process);
+  if (left == left_.end() || !left->second.inherited) return;
+  for (const SlabId slab : left->second.slabs) sessions_.at(session).slabs.emplace(slab, false);
+  left_.erase(left);
+}
+
+void Mappers::inherit(ProcessId process, int pid, const std::set<SlabId>& slabs) {
+  if (process.value != 0 && !slabs.empty()) left_[process] = {pid, true, slabs};
 }
 
 void Mappers::offered(SessionId session, SlabId slab) {
@@ -45,6 +53,7 @@ void Mappers::close(SessionId session, Parting parting) {
   if (was.process.value == 0 || was.slabs.empty()) return;
   Left& left = left_[was.process];
   left.pid = was.pid;
+  left.inherited = false;
   for (const auto& [slab, told] : was.slabs) left.slabs.insert(slab);
 }
 

@@ -1,5 +1,6 @@
 // Who may map which slab: each session that was told of one, and after its end its process,
-// until that says that it has let go, or ends. Owned by Slabs; the host's thread. What is
+// until that says that it has let go, or ends. A process of an earlier life of the Manager maps what it did
+// until its first session of this one is asked. Owned by Slabs; the host's thread. What is
 // written here decides when bytes count as free, never what may be lent.
 #pragma once
 
@@ -18,6 +19,8 @@ using ProcessId = Id<struct ProcessIdTag, std::uint64_t>;
 class Mappers {
  public:
   void open(SessionId session, ProcessId process, int pid);
+  // A process of an earlier life, that may map these; before any session.
+  void inherit(ProcessId process, int pid, const std::set<SlabId>& slabs);
   void offered(SessionId session, SlabId slab);
   // The offer was taken back before it was sent.
   void retracted(SessionId session, SlabId slab);
@@ -33,6 +36,8 @@ class Mappers {
   void end(ProcessId process);
 
   bool anyone(SlabId slab) const;
+  // It has no session that answers for what it may map.
+  bool left(ProcessId process) const { return left_.contains(process); }
   // Process ids, as the operator knows them.
   std::vector<int> who(SlabId slab) const;
   std::size_t processes() const { return left_.size(); }  // that have no session and may map some
@@ -45,6 +50,7 @@ class Mappers {
   };
   struct Left {
     int pid = 0;
+    bool inherited = false;
     std::set<SlabId> slabs;
   };
   std::map<SessionId, Session> sessions_;

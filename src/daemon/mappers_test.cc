@@ -49,6 +49,29 @@ TEST(Mappers, AProcessThatLeftWithoutAWordMapsOnUntilItEnds) {
   EXPECT_EQ(mappers.processes(), 0u);
 }
 
+// Of an earlier life: its first session is asked for all that it may have mapped.
+TEST(Mappers, AnInheritedProcessAnswersThroughItsNextSession) {
+  Mappers mappers;
+  mappers.inherit(ProcessId(5), 500, {kSlab, kOther});
+  mappers.inherit(ProcessId(6), 600, {kSlab});
+  mappers.inherit(ProcessId(), 0, {kSlab});
+  EXPECT_EQ(mappers.who(kSlab), (std::vector{500, 600}));
+  EXPECT_TRUE(mappers.left(ProcessId(5)));
+  EXPECT_FALSE(mappers.left(ProcessId()));
+  mappers.open(kOne, ProcessId(5), 500);
+  EXPECT_FALSE(mappers.left(ProcessId(5)));
+  EXPECT_TRUE(mappers.holds(kOne, kOther));
+  mappers.offered(kOne, kSlab);
+  EXPECT_FALSE(mappers.released(kOne, kOther)) << "not asked";
+  mappers.tell(kOne, kOther);
+  EXPECT_TRUE(mappers.released(kOne, kOther));
+  EXPECT_FALSE(mappers.anyone(kOther));
+  mappers.end(ProcessId(6));
+  EXPECT_EQ(mappers.who(kSlab), std::vector{500});
+  mappers.close(kOne, Mappers::Parting::kUnknown);
+  EXPECT_TRUE(mappers.left(ProcessId(5)));
+}
+
 // The end of the process may be seen before that of its connection.
 TEST(Mappers, ASessionThatOutlivesItsProcessLeavesNothing) {
   Mappers mappers;

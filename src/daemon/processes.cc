@@ -4,6 +4,9 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "base/limits.h"
@@ -11,6 +14,23 @@
 #include "shm/bootstrap.h"
 
 namespace orbitkv::daemon {
+namespace {
+// 0: of a PID namespace that we cannot see; -1: it has ended.
+int pid_of(const UniqueFd& pidfd) {
+  std::ifstream info("/proc/self/fdinfo/" + std::to_string(pidfd.get()));
+  for (std::string line; std::getline(info, line);)
+    if (line.starts_with("Pid:")) return std::atoi(line.c_str() + 4);
+  return 0;
+}
+}  // namespace
+
+OldProcess Processes::enter(const UniqueFd& pidfd) {
+  if (shm::process_ended(pidfd)) return {};
+  const int pid = std::max(pid_of(pidfd), 0);
+  const auto id = enter(pid, pidfd);
+  return id.ok() ? OldProcess{*id, pid} : OldProcess{};
+}
+
 // A process id is given again as soon as its process has ended. 0: of a PID namespace that we
 // cannot see; each session is its own.
 Result<ProcessId> Processes::enter(int pid, const UniqueFd& pidfd) {

@@ -11,10 +11,18 @@
 
 namespace orbitkv::daemon {
 
+// One of an earlier life of the Manager, that lives on. Nobody: it has ended, or cannot be told apart.
+struct OldProcess {
+  ProcessId id;
+  int pid = 0;
+};
+
 class Processes {
  public:
   // The same name for every session of a living process. kBusy: too many live.
   Result<ProcessId> enter(int pid, const UniqueFd& pidfd);
+  // One of which there is the pidfd alone.
+  OldProcess enter(const UniqueFd& pidfd);
   // Those that have ended, once.
   std::vector<ProcessId> take_ended();
   std::size_t count() const { return processes_.size(); }

@@ -1,6 +1,7 @@
 #include "daemon/slabs.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,7 @@ namespace {
 
 using cache::RetireState;
 
+constexpr Duration kSpacesWithin = seconds(30);   // engines register after a restart
 constexpr Duration kReplaceWithin = seconds(10);  // or the slab retires without
 constexpr Duration kRetryAfter = seconds(5);
 constexpr Duration kBetweenShrinks = seconds(10);
@@ -31,7 +33,7 @@ ByteCount largest(const mem::Pool& pool) {
 }
 
 std::string pids_text(const std::vector<int>& pids) {
-  std::string text;
+  std::string text = pids.empty() ? "who keeps descriptors" : "";
   for (const int pid : pids) text += format_text("%s%d", text.empty() ? "" : ", ", pid);
   return text;
 }
@@ -53,6 +55,14 @@ Slabs::Slabs(const Parts& parts, const Config& config)
 
 void Slabs::open(const Session& session, ProcessId process) {
   mappers_.open(session.id(), process, session.pid());
+}
+
+void Slabs::inherit(const KeptMappings& mappings) {
+  std::set<SlabId> all(mappings.slabs.begin(), mappings.slabs.end());
+  for (const mem::KeptRetired& each : mappings.retired)
+    if (all.insert(each.name).second) gone_.push_back({each.name, each.bytes, true});
+  for (const OldProcess& each : mappings.processes) mappers_.inherit(each.id, each.pid, all);
+  inherited_ = p_.tier != nullptr && !mappings.slabs.empty();
 }
 
 Status Slabs::offer(Session& session) {
@@ -162,7 +172,9 @@ void Slabs::tick(TimePoint now) {
   replace(now);
   choose(now);
   step(now);
-  if (config_.keep != nullptr) config_.keep->note_wanted(wanted_, configured_);
+  if (config_.keep == nullptr) return;
+  config_.keep->note_wanted(wanted_, configured_);
+  config_.keep->forget_processes([this](ProcessId process) { return mappers_.left(process); });
 }
 
 void Slabs::note_quarantine(TimePoint now) {
@@ -172,7 +184,10 @@ void Slabs::note_quarantine(TimePoint now) {
 }
 
 void Slabs::forget_released() {
-  std::erase_if(gone_, [&](const Gone& gone) { return gone.abandoned && !mappers_.anyone(gone.name); });
+  std::erase_if(gone_, [&](const Gone& gone) {
+    if (!gone.abandoned || mappers_.anyone(gone.name)) return false;
+    return config_.keep == nullptr || config_.keep->let_go(gone.name);
+  });
 }
 
 // So many as are wanted, as far as the limit allows.
@@ -223,12 +238,21 @@ void Slabs::choose(TimePoint now) {
                static_cast<unsigned long long>(slab.quarantined.value >> 10));
 }
 
+// What an earlier life left could go to the tier and not be lost, were its namespace registered. Nothing
+// is lent from a tainted slab meanwhile but what came back to it.
+bool Slabs::hold(TimePoint now) {
+  if (!inherited_) return false;
+  if (hold_until_.ns == 0) hold_until_ = now + kSpacesWithin;
+  inherited_ = now < hold_until_ && p_.core.lacks_spaces();
+  return inherited_;
+}
+
 // The oldest first. What replaces it comes before it goes, if there is room for both.
 void Slabs::choose_quarantined(TimePoint now) {
   const auto oldest = std::min_element(quarantined_.begin(), quarantined_.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
   if (oldest == quarantined_.end() || now - oldest->second < config_.retire_after) return;
-  if (!started_) return;
+  if (!started_ || hold(now)) return;
   next_ = Next{oldest->first, now};
   const Count have = count();
   if (have.building == 0 && have.offered <= wanted_ && may_add(slab_bytes_)) (void)add_one();
@@ -270,8 +294,8 @@ void Slabs::follow() {
     told_ = report.slab;
   }
   if (report.state != RetireState::kDrained) return;
-  // Its pages live as long as the store has it.
-  if (config_.keep != nullptr && !config_.keep->let_go(p_.pool.slab(report.slab).id)) return;
+  // The store may have its pages for a while: nothing waits for that but their account.
+  if (config_.keep != nullptr) config_.keep->abandon({p_.pool.slab(report.slab).id, gone_.back().bytes});
   if (p_.tier != nullptr) p_.tier->remove_slab(report.slab);
   p_.core.abandon_slab();
   gone_.back().abandoned = true;

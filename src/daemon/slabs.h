@@ -21,6 +21,7 @@
 namespace orbitkv::daemon {
 
 class Keep;
+struct KeptMappings;
 
 // How frames reach the clients of open sessions.
 class Frames {
@@ -58,6 +59,8 @@ class Slabs {
   bool released(const Session& session, SlabId slab);
   void close(SessionId session, Mappers::Parting parting) { mappers_.close(session, parting); }
   void process_ended(ProcessId process) { mappers_.end(process); }
+  // What an earlier life of the Manager left mapped; before the first session.
+  void inherit(const KeptMappings& mappings);
 
   // ---- turns ----
   // New slabs from the pool, then what is to retire or to be added next.
@@ -80,13 +83,13 @@ class Slabs {
   struct Waiting {
     SlabId slab;
     ByteCount bytes;
-    std::vector<int> processes;  // that may map it
+    std::vector<int> processes;  // that may map it; none: the store of descriptors has it yet
   };
   std::vector<Waiting> abandoned() const;
   std::uint32_t wanted() const { return wanted_; }
   std::uint32_t offered() const { return static_cast<std::uint32_t>(offered_.size()); }
   std::uint64_t retired() const { return retired_count_; }  // slabs ever
-  ByteCount retired_bytes() const;                          // abandoned, and perhaps mapped by others
+  ByteCount retired_bytes() const;                          // abandoned, and perhaps held by others
   ByteCount limit() const;
 
  private:
@@ -116,6 +119,7 @@ class Slabs {
   void forget_released();
   void choose(TimePoint now);
   void choose_quarantined(TimePoint now);
+  bool hold(TimePoint now);
   void choose_spare(TimePoint now);
   void replace(TimePoint now);
   void say_smaller();
@@ -139,7 +143,9 @@ class Slabs {
   std::optional<SlabSlot> told_;  // the retiring one, once clients may be told
   TimePoint retry_, shrunk_;
   std::uint64_t retired_count_ = 0;
-  bool more_ = false;  // of the retirement, to do at once
+  bool more_ = false;       // of the retirement, to do at once
+  bool inherited_ = false;  // blocks that the tier may not know how to store yet
+  TimePoint hold_until_;    // then their slabs retire nevertheless
   bool started_ = false, stopped_ = false, said_smaller_ = false, build_failed_ = false;
 };
 

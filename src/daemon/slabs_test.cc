@@ -11,6 +11,8 @@
 
 #include "base/log.h"
 #include "daemon/host.h"
+#include "daemon/keep.h"
+#include "daemon/keep_store_test.h"
 #include "wire/lifecycle.h"
 
 namespace orbitkv::daemon {
@@ -34,7 +36,7 @@ model::RankRegistration rank() {
   return rank;
 }
 
-class SlabsTest : public testing::Test, public Host::Owner {
+class SlabsTest : public ::testing::Test, public Host::Owner {
  protected:
   struct Client {
     Session* session = nullptr;
@@ -49,6 +51,17 @@ class SlabsTest : public testing::Test, public Host::Owner {
   };
 
   SlabsTest() { start({}); }
+  ~SlabsTest() override {
+    if (keep) keep->stop();
+  }
+  // What outlives the process, from the next start() on.
+  Slabs::Config keep_in(testing::Shelves& shelves) {
+    keep = std::make_unique<Keep>(std::make_unique<testing::TestStore>(shelves));
+    EXPECT_TRUE(keep->find(64).ok());
+    Slabs::Config config;
+    config.keep = keep.get();
+    return config;
+  }
   void start(const Slabs::Config& config, ByteCount bytes = kSlab) {
     set_log_level(LogLevel::kOff);
     host.reset();
@@ -57,7 +70,10 @@ class SlabsTest : public testing::Test, public Host::Owner {
     small.slab = kSlab;
     small.prefault = false;
     pool = std::move(*mem::Pool::create(small));
-    host = std::make_unique<Host>(cache::CoreConfig{}, *pool, *this, nullptr, Epoch(7), config);
+    cache::CoreConfig core;
+    if (keep) core.max_blocks = 1000, core.kept = *keep->make_table(*pool, core.max_blocks, 64);
+    host = std::make_unique<Host>(core, *pool, *this, nullptr, Epoch(7), config);
+    if (keep) keep->adopt(host->core());
     host->tick(now);
   }
   Client attach(std::uint64_t process, std::uint8_t instance = 0) {
@@ -149,6 +165,7 @@ class SlabsTest : public testing::Test, public Host::Owner {
   bool retracts = false;
   std::vector<Sent> sent;
   std::set<SessionId> closed;
+  std::unique_ptr<Keep> keep;
   std::unique_ptr<mem::Pool> pool;
   std::unique_ptr<Host> host;
   std::uint32_t last_hash_ = 0;
@@ -355,6 +372,60 @@ TEST_F(SlabsTest, ASmallLastSlabIsReplacedByAWholeOne) {
   EXPECT_EQ(*host->slabs().add(kSlab), 3u);
   for (int i = 0; i < 4; ++i) pass(seconds(6));
   EXPECT_EQ(stats().capacity, 3 * kSlab);
+}
+
+// ---- what outlives the process ----
+
+// Whoever keeps descriptors may be stopped: it has the bytes, and holds up nothing.
+TEST_F(SlabsTest, AStoreThatDoesNotLetGoHoldsTheBytesAndNothingElse) {
+  testing::Shelves shelves;
+  start(keep_in(shelves));
+  shelves.slow = true;
+  die_in_save(2);
+  pass(milliseconds(250));
+  pass(milliseconds(1001));
+  pass(milliseconds(250));
+  EXPECT_EQ(stats().quarantined, ByteCount(0));
+  EXPECT_EQ(stats().capacity, kSlab) << "the headroom is one slab";
+  EXPECT_EQ(slabs().retired_bytes(), kSlab);
+  ASSERT_EQ(slabs().abandoned().size(), 1u);
+  EXPECT_TRUE(slabs().abandoned()[0].processes.empty());
+  die_in_save(3);
+  pass(milliseconds(250));
+  pass(milliseconds(1001));
+  pass(seconds(11));
+  EXPECT_EQ(stats().quarantined, ByteCount(0)) << "the next one does not wait";
+  EXPECT_EQ(slabs().retired_bytes(), 2 * kSlab);
+  shelves.remove_all();
+  pass(milliseconds(250));
+  EXPECT_EQ(slabs().retired_bytes(), ByteCount(0));
+}
+
+TEST_F(SlabsTest, WhatProcessesOfAnEarlierLifeMappedCountsUntilTheyAnswerOrEnd) {
+  host->slabs().inherit({{{ProcessId(50), 50}, {ProcessId(51), 51}}, {SlabId(0)}, {{SlabId(900), kSlab}}});
+  pass(milliseconds(250));
+  EXPECT_EQ(slabs().retired_bytes(), kSlab);
+  ASSERT_EQ(slabs().abandoned().size(), 1u);
+  EXPECT_EQ(slabs().abandoned()[0].processes, (std::vector{50, 51}));
+  die_in_save(2);
+  pass(milliseconds(250));
+  pass(milliseconds(1001));
+  pass(seconds(11));
+  EXPECT_EQ(slabs().retired_bytes(), 2 * kSlab) << "neither has a session, and both may map it";
+  EXPECT_EQ(stats().capacity, ByteCount(0));
+  Client back = attach(50, 5);
+  pass(milliseconds(250));
+  EXPECT_EQ(retired(back), (std::vector{SlabId(900), SlabId(0)}));
+  closed.clear();  // ids of sessions are given again
+  frame(back, wire::SlabReleased{SlabId(900)});
+  frame(back, wire::SlabReleased{SlabId(0)});
+  EXPECT_FALSE(closed.contains(back.id));
+  pass(milliseconds(250));
+  EXPECT_EQ(slabs().retired_bytes(), 2 * kSlab);
+  host->on_process_ended(ProcessId(51));
+  for (int i = 0; i < 3; ++i) pass(seconds(6));
+  EXPECT_EQ(slabs().retired_bytes(), ByteCount(0));
+  EXPECT_EQ(stats().capacity, kSlab);
 }
 
 // What the core may lend from, the device and the clients must know.

@@ -1,8 +1,10 @@
 #include "daemon/ssd_tier.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/log.h"
 #include "base/text.h"
 
@@ -93,6 +95,17 @@ std::string SsdTier::opened_text() const {
                             static_cast<unsigned long long>(stats.recovered), stats.recovery_seconds);
 }
 
+mem::DeviceFiles SsdTier::files() const {
+  std::vector<ssd::Io::FileIdentity> files = store_->files();
+  std::sort(files.begin(), files.end());
+  std::vector<std::uint64_t> words;
+  for (const ssd::Io::FileIdentity& each : files) {
+    if (each == ssd::Io::FileIdentity{}) return {};
+    words.insert(words.end(), {each.device, each.inode});
+  }
+  return mem::DeviceFiles(checksum::check(checksum::raw(std::as_bytes(std::span(words))), 0, words.size()));
+}
+
 // What reclaim copies forward wears the drive as a write of a block does.
 void SsdTier::charge_copies(TimePoint now) {
   const ByteCount copied = store_->reinserted();
@@ -153,6 +166,16 @@ cache::TierSpace SsdTier::open_space(const model::RankRegistration& rank, GroupI
     ORBITKV_WARN("blocks of group %u are not kept on SSD: %s", group.value, space.error().message().c_str());
   }
   return cache::kNoTierSpace;
+}
+
+cache::TierSpace SsdTier::reopen_space(const Kind& kind) {
+  ssd::SpaceShape like;
+  like.digest = kind.digest;
+  like.group = kind.group;
+  like.shards = kind.shards;
+  like.slot_bytes = kind.bytes.value;
+  const auto space = store_->reopen(like);
+  return space ? cache::TierSpace(space->value) : cache::kNoTierSpace;
 }
 
 void SsdTier::close_space(cache::TierSpace space) {

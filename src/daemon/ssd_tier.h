@@ -17,6 +17,7 @@
 #include "base/time.h"
 #include "cache/core.h"
 #include "cache/tier.h"
+#include "mem/kept_table.h"
 #include "mem/pool_mapping.h"
 #include "ssd/admission.h"
 #include "ssd/io.h"
@@ -62,6 +63,8 @@ class SsdTier final : public cache::Tier {
   const ssd::Store& store() const { return *store_; }
   ssd::AdmissionStats admission_stats() const { return admission_.stats(); }
   const char* io_name() const { return io_->name(); }
+  // All that this process has locked, as one number; 0: there are files that only it can open.
+  mem::DeviceFiles files() const;
   std::string opened_text() const;                       // what there is, for the log at the start
   bool asked_for_any() const { return asked_for_any_; }  // an engine has registered since the start
   // Drops of namespaces that have become durable, or could not, since the last call.
@@ -69,6 +72,7 @@ class SsdTier final : public cache::Tier {
 
   // ---- cache::Tier ----
   cache::TierSpace open_space(const model::RankRegistration& rank, GroupId group) override;
+  cache::TierSpace reopen_space(const Kind& kind) override;
   void close_space(cache::TierSpace space) override;
   void find(cache::TierSpace space, std::span<const BlockHash> hashes,
             std::span<cache::TierRef> out) override;

@@ -63,6 +63,50 @@ TEST_F(SsdTierTest, KnowsWhetherAnEngineHasRegistered) {
   EXPECT_TRUE(tier->asked_for_any());
 }
 
+// Whoever has locked the same files knows that nothing of a life before is under way.
+TEST_F(SsdTierTest, ItsFilesAreOneNumberFromLifeToLife) {
+  const mem::DeviceFiles first = open()->files();
+  EXPECT_NE(first, mem::DeviceFiles());
+  EXPECT_EQ(open()->files(), first);
+  ASSERT_EQ(::rename(path_.c_str(), (path_ + ".old").c_str()), 0);
+  EXPECT_NE(open()->files(), first) << "another file of the same name";
+  ::unlink((path_ + ".old").c_str());
+}
+
+TEST_F(SsdTierTest, ASpaceThatWasFoundCanBeUsedBeforeAnybodyAsksForIt) {
+  const model::RankRegistration rank = rank_of("{\"v\":1}");
+  const ByteCount bytes(model::slot_layout(rank.groups[0]).slot_bytes);
+  const auto extent = pool_->allocate(bytes)->dissolve();
+  cache::Tier::Kind kind{model::namespace_digest(rank), GroupId(0), 1, {}};
+  {
+    const auto tier = open();
+    tier->add_slab(pool_->collect_offered().at(0));
+    kind.bytes = ByteCount((bytes.value + tier->unit() - 1) / tier->unit() * tier->unit());
+    EXPECT_EQ(tier->reopen_space(kind), cache::kNoTierSpace) << "nothing is known of it";
+    const cache::TierSpace space = tier->open_space(rank, GroupId(0));
+    const cache::SlotWords image{extent, 1, AllocationId(1)};
+    ASSERT_TRUE(tier->store({space, BlockHash{}}, {&image, 1}).ok());
+    std::vector<ssd::StoreEvent> events;
+    while (events.empty()) tier->store().poll(monotonic_now(), events);
+    EXPECT_TRUE(events[0].ok);
+  }
+  const auto tier = open();
+  const cache::TierSpace space = tier->reopen_space(kind);
+  ASSERT_NE(space, cache::kNoTierSpace);
+  EXPECT_FALSE(tier->store().spaces().at(0).asked);
+  EXPECT_FALSE(tier->asked_for_any());
+  cache::TierRef found;
+  tier->find(space, {std::array<BlockHash, 1>{}}, {&found, 1});
+  EXPECT_TRUE(found);
+  kind.bytes += ByteCount(4096);
+  EXPECT_EQ(tier->reopen_space(kind), cache::kNoTierSpace) << "images of another size";
+  EXPECT_EQ(tier->open_space(rank, GroupId(0)), space);
+  EXPECT_TRUE(tier->store().spaces().at(0).asked);
+  tier->close_space(space);
+  tier->close_space(space);
+  pool_->release(mem::Extent::restore(extent));
+}
+
 // No address space for it, say: its blocks stay in memory, and the Manager goes on.
 TEST_F(SsdTierTest, ASlabThatCannotBeMappedIsNoEnd) {
   const auto tier = open();

@@ -180,11 +180,19 @@ json pool_json(const mem::PoolStats& pool, const cache::CoreStats& core, const S
 }
 
 json kept_json(const Keep::View& view) {
-  return {{"by", view.kind},
-          {"alive", view.alive},
-          {"blocks", view.blocks},
-          {"old_grants", view.old_grants},
-          {"not_kept", view.not_kept}};
+  json old = json::array();
+  for (const OldGrants::View& each : view.old) {
+    if (old.size() == limits::kSessions) break;
+    old.push_back({{"pid", each.pid},
+                   {"extents", each.extents},
+                   {"bytes", each.bytes.value},
+                   {"restores", each.restores},
+                   {"silent_s", each.silent.ns / 1'000'000'000},
+                   {"stalled", each.stalled}});
+  }
+  return {{"by", view.kind},       {"alive", view.alive},
+          {"blocks", view.blocks}, {"old_grants", view.old_grants},
+          {"old_sessions", old},   {"not_kept", view.not_kept}};
 }
 }  // namespace
 

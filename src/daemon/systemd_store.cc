@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/limits.h"
 #include "base/text.h"
 #include "daemon/fd_message.h"
 #include "daemon/keeper_protocol.h"
@@ -20,6 +21,7 @@ namespace orbitkv::daemon {
 namespace {
 
 constexpr int kFirstPassed = 3;
+constexpr std::size_t kUnsent = 2 * std::size_t{limits::kKeptDescriptors};
 
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -79,65 +81,80 @@ Result<std::unique_ptr<SystemdStore>> SystemdStore::open(Given given) {
   return made;
 }
 
-Status SystemdStore::tell(const std::string& text, int fd) const {
-  for (;;) {
-    if (send_with_fd(socket_.get(), bytes_of(text), fd) >= 0) return ok_status();
-    if (errno == EINTR) continue;
-    if (errno == EAGAIN) return busy("systemd does not read its notifications");
-    return errno_error("cannot notify systemd");
+void SystemdStore::post(Letter letter) {
+  unsent_.push_back(std::move(letter));
+  flush();
+}
+
+// systemd reads nothing while it reloads itself, and all units share its socket.
+void SystemdStore::flush() {
+  while (!unsent_.empty()) {
+    const Letter& letter = unsent_.front();
+    if (send_with_fd(socket_.get(), bytes_of(letter.text), letter.fd.get()) < 0) {
+      if (errno == EAGAIN || errno == EINTR) return;
+      if (!letter.put.empty()) {
+        names_.erase(letter.put);
+        refused_.push_back(letter.put);
+      }
+    }
+    unsent_.pop_front();
   }
 }
 
 Result<std::vector<FdStore::Named>> SystemdStore::take() {
-  held_ = static_cast<std::uint32_t>(given_.stored.size());
+  for (const Named& each : given_.stored) names_.insert(each.name);
   return std::exchange(given_.stored, {});
 }
 
 Status SystemdStore::put(const std::string& name, const UniqueFd& fd) {
   if (!is_kept_name(name)) return reject("'" + name + "' is no name of a kept descriptor");
-  if (held_ >= given_.most)
+  if (names_.size() >= given_.most)
     return busy(format_text("systemd stores %u descriptors of this unit; raise FileDescriptorStoreMax=",
                             given_.most));
-  ORBITKV_RETURN_IF_ERROR(tell("FDSTORE=1\nFDNAME=" + name + "\nFDPOLL=0", fd.get()));
-  ++held_;
+  if (unsent_.size() >= kUnsent) return busy("systemd does not read its notifications");
+  UniqueFd copy(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy.valid()) return errno_error("cannot duplicate a descriptor to be kept");
+  names_.insert(name);
+  post({"FDSTORE=1\nFDNAME=" + name + "\nFDPOLL=0", std::move(copy), name});
   return ok_status();
 }
 
+void SystemdStore::forget(const std::string& name) {
+  if (names_.erase(name) > 0) post({"FDSTOREREMOVE=1\nFDNAME=" + name, {}, {}});
+}
+
+// The barrier is closed when all before it has been handled.
 FdStore::Ticket SystemdStore::remove(const std::string& name) {
   const Ticket ticket(++last_);
-  Removal& removal = removals_[ticket.value];
-  removal.name = name;
-  tell_removal(removal);
-  if (held_ > 0) --held_;
+  if (!names_.contains(name)) return ticket;
+  forget(name);
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC) != 0) return ticket;  // then it is not known, and counts as done
+  barriers_[ticket.value] = UniqueFd(ends[0]);
+  post({"BARRIER=1", UniqueFd(ends[1]), {}});
   return ticket;
 }
 
-// The barrier is closed when all before it has been handled. What was not taken is told again.
-void SystemdStore::tell_removal(Removal& removal) {
-  if (!tell("FDSTOREREMOVE=1\nFDNAME=" + removal.name).ok()) return;
-  int ends[2] = {-1, -1};
-  if (::pipe2(ends, O_CLOEXEC) != 0) return;
-  UniqueFd ours(ends[0]), theirs(ends[1]);
-  if (tell("BARRIER=1", theirs.get()).ok()) removal.barrier = std::move(ours);
-}
-
 bool SystemdStore::removed(Ticket ticket) {
-  const auto it = removals_.find(ticket.value);
-  if (it == removals_.end()) return true;
-  if (!it->second.barrier.valid()) tell_removal(it->second);
-  if (!it->second.barrier.valid()) return false;
-  pollfd ready{it->second.barrier.get(), POLLIN, 0};
+  flush();
+  const auto it = barriers_.find(ticket.value);
+  if (it == barriers_.end()) return true;
+  pollfd ready{it->second.get(), POLLIN, 0};
   if (::poll(&ready, 1, 0) != 1 || (ready.revents & POLLHUP) == 0) return false;
-  removals_.erase(it);
+  barriers_.erase(it);
   return true;
 }
 
 void SystemdStore::poll() {
-  std::erase_if(forgotten_, [this](Ticket ticket) { return removed(ticket); });
+  flush();
+}
+
+std::vector<std::string> SystemdStore::refused() {
+  return std::exchange(refused_, {});
 }
 
 void SystemdStore::ready() {
-  (void)tell("READY=1").ok();  // whoever starts us gives up waiting, and says so
+  post({"READY=1", {}, {}});  // whoever starts us gives up waiting, and says so
 }
 
 Status SystemdStore::succeed(const std::string&) {

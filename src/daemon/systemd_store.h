@@ -1,11 +1,14 @@
 // FdStore over systemd's descriptor store: FDSTORE and FDSTOREREMOVE to $NOTIFY_SOCKET, and the
-// descriptors from 3 on at the next start. systemd answers nothing; a removal is known to be done
-// when it closes the barrier that is sent behind it. docs/upgrade.md has a unit file.
+// descriptors from 3 on at the next start. Notifications leave once each and in the order of the calls; what
+// the socket does not take now goes with a later poll(). systemd answers nothing; a removal is known to be
+// done when it closes the barrier that is sent behind it. docs/upgrade.md has a unit file.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,10 +33,10 @@ class SystemdStore final : public FdStore {
   Result<std::vector<Named>> take() override;
   Status put(const std::string& name, const UniqueFd& fd) override;
   Ticket remove(const std::string& name) override;
-  void forget(const std::string& name) override { forgotten_.push_back(remove(name)); }
+  void forget(const std::string& name) override;
   bool removed(Ticket ticket) override;
   void poll() override;
-  std::vector<std::string> refused() override { return {}; }
+  std::vector<std::string> refused() override;
   int fd() const override { return -1; }
   bool alive() const override { return true; }
   void ready() override;
@@ -41,19 +44,21 @@ class SystemdStore final : public FdStore {
 
  private:
   explicit SystemdStore(Given given) : given_(std::move(given)) {}
-  struct Removal {
-    std::string name;
-    UniqueFd barrier;  // our end; none: not told yet
+  struct Letter {
+    std::string text;
+    UniqueFd fd;
+    std::string put;  // what it stores; empty: it stores nothing
   };
-  Status tell(const std::string& text, int fd = -1) const;
-  void tell_removal(Removal& removal);
+  void post(Letter letter);
+  void flush();
 
   Given given_;
   UniqueFd socket_;
-  std::uint32_t held_ = 0;
+  std::set<std::string> names_;  // that are stored once all that is posted has been handled
+  std::deque<Letter> unsent_;
   std::uint64_t last_ = 0;
-  std::map<std::uint64_t, Removal> removals_;
-  std::vector<Ticket> forgotten_;
+  std::map<std::uint64_t, UniqueFd> barriers_;  // our ends, by ticket
+  std::vector<std::string> refused_;
 };
 
 }  // namespace orbitkv::daemon

@@ -28,6 +28,7 @@ class Scan {
     std::uint64_t end() const { return begin + units; }
   };
   void take_slabs();
+  void retire(const KeptSlab& slab);
   void read_records();
   void read(KeptAt at);
   bool place(const KeptPlace& place, SlabSlot& slab) const;
@@ -54,6 +55,7 @@ class Scan {
 void Scan::take_slabs() {
   for (std::uint32_t i = 0; i < limits::kSlabs; ++i) {
     const KeptSlab slab = table_.slab(SlabSlot(i));
+    if (slab.state == KeptSlabState::kRetiring) retire(slab);
     if (slab.state != KeptSlabState::kLive && slab.state != KeptSlabState::kTainted) continue;
     const auto memory = std::find_if(memories_.begin(), memories_.end(),
                                      [&](const KeptMemory& each) { return each.name == slab.name; });
@@ -74,6 +76,13 @@ void Scan::take_slabs() {
   for (std::size_t i = 0; i < pool_.slabs.size(); ++i)
     by_name_.emplace_back(pool_.slabs[i].name, SlabSlot(static_cast<std::uint32_t>(i)));
   std::sort(by_name_.begin(), by_name_.end());
+}
+
+// It may be among those that are gone already.
+void Scan::retire(const KeptSlab& slab) {
+  const auto same = [&](const KeptRetired& each) { return each.name == slab.name; };
+  if (std::none_of(pool_.retired.begin(), pool_.retired.end(), same))
+    pool_.retired.push_back({slab.name, slab.bytes});
 }
 
 bool Scan::place(const KeptPlace& at, SlabSlot& slab) const {
@@ -195,9 +204,9 @@ void Scan::keep_named() {
   std::vector<bool> named(limits::kNamespaces);
   pool_.names.resize(limits::kNamespaces);
   for (std::uint32_t i = 0; i < limits::kNamespaces; ++i) {
-    const auto name = table_.name_space(NamespaceIndex(i));
+    auto name = table_.name_space(NamespaceIndex(i));
     named[i] = name.has_value();
-    if (name) pool_.names[i] = *name;
+    if (name) pool_.names[i] = std::move(*name);
   }
   pool_.counts.nameless += std::erase_if(pool_.images, [&](const KeptPool::Image& each) {
     const std::uint32_t index = each.slot.name_space.value;
@@ -239,6 +248,8 @@ Result<KeptPool> Scan::run(std::uint32_t unit) {
   pool_.next_name = table_.next_name();
   pool_.allocations = table_.allocations();
   pool_.wanted = table_.wanted();
+  pool_.device_files = table_.device_files();
+  pool_.retired = table_.retired();
   take_slabs();
   if (pool_.slabs.empty()) return reject("of the kept memory no slab is there");
   read_records();

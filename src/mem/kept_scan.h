@@ -50,11 +50,22 @@ struct KeptPool {
   AllocationId allocations;
   std::uint32_t wanted = 0;
   std::vector<Slab> slabs;
-  std::vector<std::array<std::byte, 32>> names;  // namespaces by number, as the images have it
+  std::vector<KeptName> names;       // namespaces by number, as the images have it
+  std::vector<KeptRetired> retired;  // gone, or about to go, and perhaps mapped by others
+  DeviceFiles device_files;
   std::vector<Image> images;
   std::vector<std::uint32_t> oldest_first;  // of each image its first slot, in `images`
   std::vector<Lent> lent;                   // by somebody whose end is not known
   Counts counts;
+};
+
+// What a restore of an earlier life, which nobody can take back, reads from.
+using KeptReader = Id<struct KeptReaderTag, std::uint32_t>;  // one such restore
+struct KeptRead {
+  KeptReader reader;
+  SlabId slab;
+  std::uint64_t offset = 0;
+  AllocationId revision;
 };
 
 // A descriptor that was found beside the table.

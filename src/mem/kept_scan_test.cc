@@ -7,6 +7,8 @@
 #include <random>
 #include <utility>
 
+#include "mem/kept_layout.h"
+
 namespace orbitkv::mem {
 namespace {
 
@@ -122,13 +124,13 @@ TEST_F(Scanned, ALentExtentThatOverlapsTaintsItsSlab) {
 
 TEST_F(Scanned, ADamagedRecordThatMayHaveBeenLentTaintsEverySlab) {
   lend(lent(10, 0));
-  void* const at = ::mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, table_.memory().get(), 0);
+  void* const at = ::mmap(nullptr, 2 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, table_.memory().get(), 0);
   ASSERT_NE(at, MAP_FAILED);
   auto* const words = static_cast<std::uint64_t*>(at);
-  std::size_t record = (4096 + limits::kSlabs * 48 + limits::kNamespaces * 40 + 4095) / 4096 * 512;
+  std::size_t record = kept::kRecordsAt / 8;
   ASSERT_NE(words[record], 0u);
   words[record + 7] ^= 1;
-  ::munmap(at, 1 << 20);
+  ::munmap(at, 2 << 20);
   const KeptPool pool = scan();
   EXPECT_TRUE(pool.slabs[0].tainted && pool.slabs[1].tainted);
   EXPECT_EQ(pool.counts.wrong, 1u);
@@ -147,6 +149,9 @@ TEST_F(Scanned, TaintedSlabsKeepTheirImagesAndRetiringOnesAreAbsent) {
   EXPECT_TRUE(pool.lent.empty());
   ASSERT_EQ(memories_.size(), 1u);  // to be let go of
   EXPECT_EQ(memories_[0].name, SlabId(11));
+  ASSERT_EQ(pool.retired.size(), 1u) << "who maps it has its bytes yet";
+  EXPECT_EQ(pool.retired[0].name, SlabId(11));
+  EXPECT_EQ(pool.retired[0].bytes, kSlabSize);
 }
 
 TEST_F(Scanned, ASlabWithoutItsMemoryIsAbsent) {

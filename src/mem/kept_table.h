@@ -12,6 +12,9 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/limits.h"
@@ -21,7 +24,7 @@
 
 namespace orbitkv::mem {
 
-inline constexpr std::uint32_t kKeptFormat = 1;
+inline constexpr std::uint32_t kKeptFormat = 2;
 
 // Where a record stands: the slot of shard 0 by its image, the others by theirs, and extents
 // that an earlier life had lent and whose end is not known.
@@ -69,6 +72,17 @@ struct KeptSlab {
   NodeId node = kAnyNode;
   KeptSlabState state = KeptSlabState::kAbsent;
 };
+// One that is gone, and that processes may map yet.
+struct KeptRetired {
+  SlabId name;
+  ByteCount bytes;
+};
+struct KeptName {
+  std::array<std::byte, 32> digest{};
+  std::string text;  // empty: not known
+};
+// Which files the device reads and writes for the pool; 0: none.
+using DeviceFiles = Id<struct DeviceFilesTag, std::uint64_t>;
 
 class KeptTable {
  public:
@@ -80,7 +94,7 @@ class KeptTable {
   // Fresh: nothing is in it, and it is not complete.
   static Result<KeptTable> create(const Shape& shape);
   // An earlier life's. kBusy: incomplete, so nothing was ever lent by it. kReject says why else
-  // it cannot be used: no such memfd, another format, a head that does not verify.
+  // it cannot be used: no such memfd, another format, a head or a mark that does not verify.
   static Result<KeptTable> open(UniqueFd fd);
   KeptTable(KeptTable&& other) noexcept;
   KeptTable& operator=(KeptTable&& other) noexcept;
@@ -89,7 +103,7 @@ class KeptTable {
   const UniqueFd& memory() const { return fd_; }
   const Shape& shape() const { return shape_; }
 
-  // ---- marks ----
+  // ---- marks: each verifies for itself ----
   // All that was adopted stands here: from now on this table is the one.
   void set_complete();
   // Another table is the one from now on: this counts no more, wherever it is still stored.
@@ -103,7 +117,9 @@ class KeptTable {
   }
   AllocationId allocations() const;  // no id above it was given
   void set_wanted(std::uint32_t slabs);
-  std::uint32_t wanted() const;
+  std::uint32_t wanted() const;  // 0: not known
+  void set_device_files(DeviceFiles files);
+  DeviceFiles device_files() const;
   void set_session(SessionId session, Epoch epoch) { epochs_[session.value] = epoch; }
   Epoch session(SessionId session) const { return epochs_[session.value]; }
 
@@ -114,10 +130,16 @@ class KeptTable {
   void retire_slab(SlabSlot slot);
   void drop_slab(SlabSlot slot);
   KeptSlab slab(SlabSlot slot) const;  // kAbsent: none, or it does not verify
+  // Not more than limits::kKeptRetired: the next life counts the others as free.
+  void put_retired(const KeptRetired& slab);
+  void drop_retired(SlabId name);
+  std::vector<KeptRetired> retired() const;
 
   // ---- namespaces ----
   void put_name_space(NamespaceIndex index, std::span<const std::byte, 32> digest);
-  std::optional<std::array<std::byte, 32>> name_space(NamespaceIndex index) const;
+  // Of the namespace that stands there; at most limits::kNamespaceBytes, else nothing.
+  void put_name_text(NamespaceIndex index, std::string_view text);
+  std::optional<KeptName> name_space(NamespaceIndex index) const;
 
   // ---- records ----
   void lend(KeptAt at, const KeptLent& lent);
@@ -135,6 +157,7 @@ class KeptTable {
 
  private:
   static constexpr std::size_t kRegions = static_cast<std::size_t>(KeptRegion::kCount);
+  enum class Mark : std::uint8_t { kComplete, kName, kWanted, kAllocations, kHighWater };
   using Words = std::array<std::uint64_t, kRecordWords>;
   using Word = std::atomic<std::uint64_t>;
   struct Header;
@@ -143,7 +166,20 @@ class KeptTable {
   Header& header() const;
   Word* words_of(KeptAt at) const;
   Word* slab_words(SlabSlot slot) const;
+  Word* retired_words(std::uint32_t place) const;
   Word* name_words(NamespaceIndex index) const;
+  std::uint64_t complete_word(bool complete) const;
+  std::uint64_t mark_word(Mark mark, std::uint32_t value) const;
+  std::optional<std::uint32_t> mark_value(Mark mark, std::uint64_t word) const;
+  std::uint64_t allocations_word(std::uint64_t strides, bool second) const;
+  static Mark high_water_mark(std::size_t region);
+  void begin_marks();
+  bool read_marks();
+  std::uint64_t slab_seal(SlabSlot slot, KeptSlabState state) const;
+  void change_slab(SlabSlot slot, KeptSlabState state);
+  std::uint64_t retired_seal(std::uint32_t place) const;
+  std::uint64_t name_seal(NamespaceIndex index) const;
+  std::uint64_t text_seal(NamespaceIndex index, std::string_view text) const;
   void reserve_allocations(std::uint64_t last);
   void raise_high_water(KeptAt at);
   void write(KeptAt at, const Words& words, std::uint8_t tag);

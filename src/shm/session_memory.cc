@@ -54,7 +54,22 @@ Status check_abi(std::uint16_t theirs) {
   return reject(versions + "; upgrade the Manager (orbitkv serve) to the version of this engine's package");
 }
 
-Status check_identity(int fd, SessionId session, Epoch epoch) {
+enum class Reader : bool { kClient, kNextManager };
+
+Status check_version(const SessionIdentity& identity, Reader reader) {
+  if (reader == Reader::kClient) return check_abi(identity.abi);
+  if (identity.records == kRecordLayout) return ok_status();
+  return reject("its records have layout " + std::to_string(identity.records) +
+                ", this Manager reads layout " + std::to_string(kRecordLayout));
+}
+
+struct Whose {
+  SessionId session;
+  Epoch epoch;
+};
+
+Status check_identity(int fd, const Whose& whose, Reader reader) {
+  const auto [session, epoch] = whose;
   SessionIdentity identity;
   const auto got = ::pread(fd, &identity, sizeof identity, 0);
   if (got != static_cast<ssize_t>(sizeof identity)) {
@@ -64,7 +79,7 @@ Status check_identity(int fd, SessionId session, Epoch epoch) {
     return reject(
         "the session descriptor holds no OrbitKV session; what answers on the socket is no Manager");
   }
-  ORBITKV_RETURN_IF_ERROR(check_abi(identity.abi));
+  ORBITKV_RETURN_IF_ERROR(check_version(identity, reader));
   struct stat status{};
   if (::fstat(fd, &status) != 0) return errno_error("cannot size the session memory");
   if (identity.bytes != SessionLayout::kBytes ||
@@ -93,7 +108,7 @@ Result<SessionMemory> SessionMemory::create(SessionId session, Epoch epoch) {
     return busy("no memory for another session (" + std::to_string(SessionLayout::kBytes) +
                 " bytes): " + errno_error("fallocate").message());
   }
-  const SessionIdentity identity{kSessionMagic, wire::kAbiVersion, 0,
+  const SessionIdentity identity{kSessionMagic, wire::kAbiVersion, kRecordLayout,
                                  session.value, epoch.value,       SessionLayout::kBytes};
   if (::pwrite(fd, &identity, sizeof identity, 0) != static_cast<ssize_t>(sizeof identity)) {
     return errno_error("cannot write the session header");
@@ -105,7 +120,15 @@ Result<SessionMemory> SessionMemory::create(SessionId session, Epoch epoch) {
 
 Result<SessionMemory> SessionMemory::attach(UniqueFd fd, SessionId session, Epoch epoch) {
   ORBITKV_RETURN_IF_ERROR(check_seals(fd.get()));
-  ORBITKV_RETURN_IF_ERROR(check_identity(fd.get(), session, epoch));
+  ORBITKV_RETURN_IF_ERROR(check_identity(fd.get(), {session, epoch}, Reader::kClient));
+  SessionMemory memory;
+  ORBITKV_ASSIGN_OR_RETURN(memory.base_, map(fd.get()));
+  return memory;
+}
+
+Result<SessionMemory> SessionMemory::adopt(UniqueFd fd, SessionId session, Epoch epoch) {
+  ORBITKV_RETURN_IF_ERROR(check_seals(fd.get()));
+  ORBITKV_RETURN_IF_ERROR(check_identity(fd.get(), {session, epoch}, Reader::kNextManager));
   SessionMemory memory;
   ORBITKV_ASSIGN_OR_RETURN(memory.base_, map(fd.get()));
   return memory;
@@ -135,7 +158,7 @@ SessionMemory SessionMemory::alias() const {
 // Slots and plan bank mean nothing before somebody has written to them.
 void SessionMemory::renew(SessionId session, Epoch epoch) {
   std::memset(base_, 0, SessionLayout::kSlots);
-  const SessionIdentity identity{kSessionMagic, wire::kAbiVersion, 0,
+  const SessionIdentity identity{kSessionMagic, wire::kAbiVersion, kRecordLayout,
                                  session.value, epoch.value,       SessionLayout::kBytes};
   std::memcpy(base_, &identity, sizeof identity);
 }

@@ -65,13 +65,16 @@ struct SessionLayout {
 };
 
 inline constexpr std::uint64_t kSessionMagic = 0x3153534556424B4F;  // "OKBVESS1"
+// Of all that the next life of a Manager reads in the sessions of the last: records, their words
+// and lines, beat, plan bank and plans. Rises with these alone, whatever else the ABI changes.
+inline constexpr std::uint16_t kRecordLayout = 1;
 
 // Written once by the Manager before the descriptor is sent. The leading 16 bytes
 // keep their place in every version, so that a mismatch can be said in words.
 struct SessionIdentity {
   std::uint64_t magic = 0;
   std::uint16_t abi = 0;
-  std::uint16_t pad = 0;
+  std::uint16_t records = 0;  // kRecordLayout
   std::uint32_t session = 0;
   std::uint64_t epoch = 0;
   std::uint64_t bytes = 0;
@@ -106,6 +109,9 @@ class SessionMemory {
   // Client: refuses a descriptor that is not a memfd of this size with these seals,
   // or whose header names another ABI, session or epoch. The text says what to upgrade.
   static Result<SessionMemory> attach(UniqueFd fd, SessionId session, Epoch epoch);
+  // The next life of a Manager: likewise, but for the ABI, instead of which the layout of the
+  // records must be the same.
+  static Result<SessionMemory> adopt(UniqueFd fd, SessionId session, Epoch epoch);
 
   SessionMemory(SessionMemory&&) noexcept;
   SessionMemory& operator=(SessionMemory&&) noexcept;

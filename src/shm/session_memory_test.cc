@@ -26,7 +26,7 @@ UniqueFd copy_of(int fd) {
 // What another program might hand over in place of a session.
 struct Forgery {
   std::uint64_t size = SessionLayout::kBytes;
-  SessionIdentity identity{kSessionMagic,  wire::kAbiVersion, 0,
+  SessionIdentity identity{kSessionMagic,  wire::kAbiVersion, kRecordLayout,
                            kSession.value, kEpoch.value,      SessionLayout::kBytes};
   int seals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 
@@ -106,6 +106,25 @@ TEST(SessionMemory, AnotherAbiIsRefusedWithWhatToUpgrade) {
   // Another version may have another size: the version is what the text names.
   newer.size = newer.identity.bytes = 2 * SessionLayout::kBytes;
   EXPECT_NE(newer.refusal().message().find("session ABI"), std::string::npos);
+}
+
+// What the next Manager asks about copies under way does not change with the rest of the ABI.
+TEST(SessionMemory, TheNextManagerLooksAtTheLayoutOfRecordsInstead) {
+  const auto adopted = [](const Forgery& forgery) {
+    return SessionMemory::adopt(forgery.make(), kSession, kEpoch).ok();
+  };
+  Forgery other;
+  EXPECT_TRUE(adopted(other));
+  other.identity.abi = wire::kAbiVersion + 1;
+  EXPECT_TRUE(adopted(other));
+  other.identity.records = kRecordLayout + 1;
+  EXPECT_FALSE(adopted(other));
+  other = Forgery();
+  other.identity.epoch = kEpoch.value + 1;
+  EXPECT_FALSE(adopted(other));
+  other = Forgery();
+  other.size = other.identity.bytes = 2 * SessionLayout::kBytes;
+  EXPECT_FALSE(adopted(other));
 }
 
 TEST(SessionMemory, AnotherSessionOrEpochAsksForANewAttach) {

@@ -80,6 +80,12 @@ class Io {
   // At least so long, reserved where the file system can and sparse where it cannot; what
   // it holds stays. kReject: no space, or a block device that is smaller.
   virtual Status grow(FileIndex file, ByteCount bytes) = 0;
+  // Which file it is on this machine: of no other one the same. 0: nobody else can open it.
+  struct FileIdentity {
+    std::uint64_t device = 0, inode = 0;
+    friend auto operator<=>(const FileIdentity&, const FileIdentity&) = default;
+  };
+  virtual FileIdentity identity(FileIndex) const { return {}; }
   // It still has a name. Never blocks.
   virtual bool linked(FileIndex) const { return true; }
   // Of the file system in which the path lies or would be made.

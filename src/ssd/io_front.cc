@@ -47,6 +47,10 @@ Status IoFront::grow(FileIndex file, ByteCount bytes) {
   return grow_real(files_[file.value].fd.get(), bytes);
 }
 
+Io::FileIdentity IoFront::identity(FileIndex file) const {
+  return identity_real(files_[file.value].fd.get());
+}
+
 bool IoFront::linked(FileIndex file) const {
   return linked_real(files_[file.value].fd.get());
 }

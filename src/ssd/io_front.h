@@ -24,6 +24,7 @@ class IoFront : public Io {
  public:
   Result<Opened> open(const std::string& path, ByteCount bytes) final;
   Status grow(FileIndex file, ByteCount bytes) override;
+  FileIdentity identity(FileIndex file) const override;
   bool linked(FileIndex file) const override;
   ByteCount free_space(const std::string& path) const override;
   std::size_t submit(std::span<const IoRequest> requests) final;

@@ -165,6 +165,14 @@ bool linked_real(int fd) {
   return fd < 0 || ::fstat(fd, &status) != 0 || status.st_nlink > 0;
 }
 
+// A block device is one by its number, whatever names it has.
+Io::FileIdentity identity_real(int fd) {
+  struct stat status{};
+  if (fd < 0 || ::fstat(fd, &status) != 0) return {};
+  if (S_ISBLK(status.st_mode)) return {status.st_rdev, 0};
+  return {status.st_dev, status.st_ino};
+}
+
 void unlock_real(int fd) {
   ::flock(fd, LOCK_UN);
 }

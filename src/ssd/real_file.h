@@ -23,6 +23,7 @@ struct OpenFile {
 Result<OpenFile> open_real(const std::string& path, ByteCount bytes);
 Status grow_real(int fd, ByteCount bytes);
 bool linked_real(int fd);
+Io::FileIdentity identity_real(int fd);
 // A ring lets go of its files some time after its end.
 void unlock_real(int fd);
 ByteCount free_space_real(const std::string& path);

@@ -68,6 +68,15 @@ std::vector<SpaceIndex> Spaces::of(const model::NamespaceDigest& digest, GroupId
   return out;
 }
 
+std::optional<SpaceIndex> Spaces::like(const SpaceShape& shape, std::uint32_t unit) const {
+  const auto units = [unit](std::uint64_t bytes) { return (bytes + unit - 1) / unit; };
+  for (const SpaceIndex index : of(shape.digest, shape.group)) {
+    const SpaceShape& known = at(index).shape;
+    if (known.shards == shape.shards && units(known.slot_bytes) == units(shape.slot_bytes)) return index;
+  }
+  return std::nullopt;
+}
+
 std::vector<SpaceStatus> Spaces::list() const {
   std::vector<SpaceStatus> out;
   for (const auto& [digest, index] : by_digest_) {

@@ -172,6 +172,12 @@ Result<SpaceIndex> Store::intern(const SpaceShape& shape) {
   return index;
 }
 
+std::optional<SpaceIndex> Store::reopen(const SpaceShape& like) {
+  const auto found = impl_->state.spaces.like(like, unit());
+  if (found) ++impl_->state.spaces.at(*found).uses;
+  return found;
+}
+
 void Store::release(SpaceIndex space) {
   StoreState& state = impl_->state;
   ORBITKV_CHECK(state.spaces.known(space) && state.spaces.at(space).uses > 0,
@@ -349,6 +355,12 @@ StoreStats Store::stats() const {
 
 ByteCount Store::reinserted() const {
   return impl_->state.stats.reinserted;
+}
+
+std::vector<Io::FileIdentity> Store::files() const {
+  std::vector<Io::FileIdentity> out;
+  for (const Path& path : impl_->state.paths) out.push_back(impl_->state.device.identity(path.file));
+  return out;
 }
 
 std::vector<PathStatus> Store::paths() const {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -176,6 +177,9 @@ class Store {
   // One use more by an engine. kBusy: limits::kStoredSpaces. kReject: a block of it does not
   // fit a segment (both sizes). Another shape than the recovered one: that one's records go.
   Result<SpaceIndex> intern(const SpaceShape& shape);
+  // One use more by what was saved before this start: of the space that the store has found, if
+  // there is one of this namespace, group, number of shards and slot_bytes, rounded up to unit().
+  std::optional<SpaceIndex> reopen(const SpaceShape& like);
   void release(SpaceIndex space);  // one use less; a space without uses and records is forgotten
   StoredRef find(SpaceIndex space, const BlockHash& hash) const;
   // out[i] for hashes[i].
@@ -231,6 +235,7 @@ class Store {
   StoreStats stats() const;
   ByteCount reinserted() const;  // as in stats()
   std::vector<PathStatus> paths() const;
+  std::vector<Io::FileIdentity> files() const;  // all that it has locked
 
  private:
   struct Impl;

@@ -16,7 +16,7 @@ namespace orbitkv::wire {
 
 // Version of everything both sides share: session memory layout, commands,
 // frames, states. Any change raises it; a different number is refused at attach.
-inline constexpr std::uint16_t kAbiVersion = 1;
+inline constexpr std::uint16_t kAbiVersion = 2;
 inline constexpr std::uint32_t kFrameMagic = 0x464B524F;  // "ORKF"
 inline constexpr std::size_t kFrameHeaderBytes = 16;      // magic u32, abi u16, type u16, body u32, crc u32
 

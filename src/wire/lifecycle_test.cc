@@ -29,9 +29,9 @@ TEST(Lifecycle, AHelloOfAnotherVersionDecodesToItsVersion) {
   // Its body is of a form that this version cannot know.
   Buffer body(100, std::byte{0xAB}), frame;
   append_frame(FrameType::kHello, body, frame);
-  const auto m = decode_hello(with_abi(frame, 2));
+  const auto m = decode_hello(with_abi(frame, kAbiVersion + 1));
   ASSERT_TRUE(m.ok()) << m.error().message();
-  EXPECT_EQ(m->abi, 2);
+  EXPECT_EQ(m->abi, kAbiVersion + 1);
   EXPECT_EQ(m->client, "");
   EXPECT_FALSE(decode_hello(frame).ok()) << "the same body under our version";
   EXPECT_EQ(encoded(Hello{7, PeerRole::kEngine, "x"}),
@@ -51,11 +51,11 @@ TEST(Lifecycle, ASocketErrorOfAnotherVersionIsReadable) {
 TEST(Lifecycle, EverythingElseNeedsOurVersionAndSaysSo) {
   for (const suite::DecoderCase& c : suite::socket_cases()) {
     if (c.name == "hello" || c.name == "socket_error") continue;
-    EXPECT_EQ(c.probe(with_abi(c.sample, 2)), suite::Verdict::kRefused) << c.name;
+    EXPECT_EQ(c.probe(with_abi(c.sample, 1)), suite::Verdict::kRefused) << c.name;
   }
-  const auto m = decode_bye(with_abi(encoded(Bye{}), 2));
+  const auto m = decode_bye(with_abi(encoded(Bye{}), 1));
   ASSERT_FALSE(m.ok());
-  EXPECT_NE(m.error().message().find("ABI version 2, this side speaks 1; bring"), std::string::npos)
+  EXPECT_NE(m.error().message().find("ABI version 1, this side speaks 2; bring"), std::string::npos)
       << m.error().message();
 }
 

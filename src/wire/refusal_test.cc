@@ -132,7 +132,7 @@ struct Violation {
 
 constexpr std::size_t kBody = kFrameHeaderBytes;
 constexpr Violation kViolations[] = {
-    {"command", 4, 2, 2, "ABI version 2"},
+    {"command", 4, 1, 2, "ABI version 1"},
     {"command", 6, 0, 2, "unknown opcode 0"},
     {"command", 6, 10, 2, "unknown opcode 10"},
     {"command", 24, 16, 4, "descriptor slot 16"},

@@ -16,64 +16,16 @@
 
 #include "base/time.h"
 #include "tests/native/engine.h"
+#include "tests/native/kept.h"
 #include "tests/native/processes.h"
 
 namespace orbitkv::test {
 namespace {
 
-using Environment = std::map<std::string, std::string>;
-
 int kills() {
   const char* wanted = std::getenv("ORBITKV_KILLS");
   return wanted != nullptr ? std::max(1, std::atoi(wanted)) : 10;
 }
-
-// A keeper and its Manager; both go with it.
-class Kept {
- public:
-  explicit Kept(const Environment& environment = {}, std::vector<std::string> flags = {})
-      : manager_(with_keep(std::move(flags)), environment) {}
-  ~Kept() {
-    const pid_t child = manager_pid();
-    if (manager_.alive()) manager_.process().signal(SIGKILL);
-    if (child > 0) ::kill(child, SIGKILL);
-  }
-  Manager& manager() { return manager_; }
-  Process& keeper() { return manager_.process(); }
-  // 0: it does not answer.
-  pid_t manager_pid() {
-    const auto json = manager_.try_status(2000);
-    return json.ok() ? static_cast<pid_t>(StatusView(*json)["pid"]) : 0;
-  }
-  void kill() {
-    const pid_t pid = manager_pid();
-    ASSERT_GT(pid, 0);
-    ::kill(pid, SIGKILL);
-  }
-  // A Manager with another pid answers.
-  bool lives_again(pid_t before) {
-    const TimePoint deadline = monotonic_now() + seconds(20);
-    for (; monotonic_now() < deadline; ::usleep(5000)) {
-      const pid_t now = manager_pid();
-      if (now != 0 && now != before) return true;
-    }
-    return false;
-  }
-  int upgrade(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> command = {orbitkv_binary(), "upgrade", "--bootstrap-socket", manager_.socket()};
-    command.insert(command.end(), more.begin(), more.end());
-    Process process(command, {{}, "/dev/null", 0});
-    const auto status = process.ended_within();
-    return status && WIFEXITED(*status) ? WEXITSTATUS(*status) : -1;
-  }
-
- private:
-  static std::vector<std::string> with_keep(std::vector<std::string> flags) {
-    flags.insert(flags.end(), {"--keep", "--keep-with", "keeper", "--retire-after", "50"});
-    return flags;
-  }
-  Manager manager_;
-};
 
 // Where this process has slabs mapped.
 std::set<std::string> slab_mappings() {
@@ -90,15 +42,6 @@ std::size_t slab_descriptors(pid_t pid) {
   for (const auto& each : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone))
     n += std::filesystem::read_symlink(each.path(), gone).string().find("orbitkv-slab") != std::string::npos;
   return n;
-}
-
-bool attached_again(Engine& engine, std::uint64_t old_incarnation) {
-  const TimePoint deadline = monotonic_now() + milliseconds(kDoneWithinMs);
-  for (; monotonic_now() < deadline; ::usleep(2000)) {
-    const auto health = engine.client().health();
-    if (health.connected && health.incarnation != old_incarnation) return true;
-  }
-  return false;
 }
 
 // Saves and restores until it is told to stop; every operation ends, no restored byte is wrong.
