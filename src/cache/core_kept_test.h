@@ -110,6 +110,7 @@ class NextLife {
     for (const mem::KeptPool::Lent& each : kept.lent)
       lent.push_back(world.pool->adopt(each.slab, each.lent.place.offset, each.lent.place.bytes));
     blocks = world.core->adopt(kept, world.now, reads);
+    world.kept->set_complete();
     scheduler = world.open();
     for (std::uint16_t r = 0; r < shards; ++r)
       world.join(world.open(), {.rank = r, .world = shards, .shards = shards});

@@ -89,6 +89,9 @@ TEST_F(SsdTierTest, ASpaceThatWasFoundCanBeUsedBeforeAnybodyAsksForIt) {
     std::vector<ssd::StoreEvent> events;
     while (events.empty()) tier->store().poll(monotonic_now(), events);
     EXPECT_TRUE(events[0].ok);
+    tier->close_space(space);
+    tier->store().begin_close();
+    while (!tier->store().closed()) tier->store().poll(monotonic_now(), events);
   }
   const auto tier = open();
   const cache::TierSpace space = tier->reopen_space(kind);

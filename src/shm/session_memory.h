@@ -65,8 +65,8 @@ struct SessionLayout {
 };
 
 inline constexpr std::uint64_t kSessionMagic = 0x3153534556424B4F;  // "OKBVESS1"
-// Of all that the next life of a Manager reads in the sessions of the last: records, their words
-// and lines, beat, plan bank and plans. Rises with these alone, whatever else the ABI changes.
+// Of what the next life of a Manager must know of copies under way in the last one's sessions:
+// records, their words and lines, and the beat. Rises with these alone, whatever else the ABI changes.
 inline constexpr std::uint16_t kRecordLayout = 1;
 
 // Written once by the Manager before the descriptor is sent. The leading 16 bytes

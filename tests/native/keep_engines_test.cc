@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 
 #include "tests/native/engine.h"
 #include "tests/native/kept.h"
@@ -83,7 +85,7 @@ TEST(KeepEngines, WhatAStoppedEngineMapsCountsOverSeveralLives) {
 }
 
 TEST(KeepEngines, AnEngineThatStoppedBeforeThisLifeIsEndedAsTheOperatorWants) {
-  Kept kept({}, {"--stall-after", "1", "--stalled-engine", "kill"});
+  Kept kept({}, {"--stall-after", "3", "--stalled-engine", "kill"});
   Process stopped = stopped_in(kept, "save", 1);
   next_life(kept);
   ASSERT_TRUE(stopped.ended_within());
@@ -109,6 +111,42 @@ TEST(KeepEngines, AKeeperThatIsStoppedHoldsUpNoSlab) {
   EXPECT_EQ(kept.manager().status()["pool.retired"], bytes) << "the keeper has it yet";
   kept.keeper().signal(SIGCONT);
   EXPECT_EQ(kept.manager().settle("pool.retired", 0), 0u);
+}
+
+// Whoever has the lock of the same file knows that the device has ended.
+TEST(KeepEngines, KilledWhileBlocksAreReadFromSsdNoSlabIsLost) {
+  const Directory directory;
+  Kept kept({}, {"--ssd-path", directory.path() + "/store", "--ssd-size", "64MiB", "--ssd-segment-size",
+                 "1MiB", "--ssd-write-policy", "all"});
+  Engine engine({.socket = kept.manager().socket(), .shape = {}, .instance = 2});
+  ASSERT_EQ(engine.connect().message, "");
+  for (std::uint64_t n = 0; n < 4; ++n) ASSERT_TRUE(engine.save(0, 1000 + 48 * n, 48).success);
+  std::uint64_t wrong = 0;
+  for (int life = 0; life < 8; ++life) {
+    Process evict({orbitkv_binary(), "evict", "--wait", "--bootstrap-socket", kept.manager().socket()},
+                  {{}, "/dev/null", 0});
+    ASSERT_TRUE(evict.ended_within());
+    ASSERT_EQ(kept.manager().settle("blocks", 0), 0u) << kept.manager().log();
+    std::atomic<bool> stop{false};
+    std::thread reads([&] {
+      for (std::uint64_t n = 0; !stop; ++n) {
+        const auto restored = engine.restore(0, 1000 + n % 4 * 48, 48);
+        if (restored.status.success) wrong += restored.wrong;
+      }
+    });
+    const pid_t before = kept.manager_pid();
+    ::usleep(static_cast<useconds_t>(life) * 300);
+    ::kill(before, SIGKILL);
+    EXPECT_TRUE(kept.lives_again(before)) << kept.manager().log();
+    stop = true;
+    reads.join();
+    EXPECT_EQ(kept.manager().settle("kept.old_grants", 0), 0u);
+    EXPECT_EQ(kept.manager().status()["pool.quarantined"], 0u);
+    EXPECT_EQ(kept.manager().status()["pool.retired_slabs"], 0u);
+    ASSERT_TRUE(engine.client().wait_connected(kDoneWithinMs).ok());
+  }
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_EQ(engine.restore(0, 1000, 48).hits, 48u);
 }
 
 TEST(KeepEngines, BlocksAreDroppedByTheirScopeBeforeTheirEngineIsBack) {
