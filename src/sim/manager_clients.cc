@@ -28,7 +28,8 @@ Result<ManagerNode::Seat> ManagerNode::seat(Process* client, std::uint32_t proce
   peers_.emplace(place.epoch, Peer{place.id, process, client, memory, 0, 0, {}});
   if (keep_) {
     shelf_.lend(memory);
-    keep_->open_session(place.id, place.epoch, *memory, shelf_.process(process));
+    keep_->open_session({place.id, place.epoch, daemon::ProcessId(process)}, *memory,
+                        shelf_.process(process));
   }
   wire::HelloReply hello{place.id, place.epoch, Incarnation(life_), shm::SessionLayout::kBytes, "sim"};
   daemon::Session& session =

@@ -33,7 +33,9 @@ bool overlap(const mem::KeptPlace& a, const Place& b) {
 
 void ManagerNode::find_kept(mem::PoolConfig& pool) {
   keep_ = std::make_unique<daemon::Keep>(shelf_.open());
-  keep_->find(pool.unit);
+  keep_->watch_stalls(world_.config().stalls);
+  const Status read = keep_->find(pool.unit, tier_ ? tier_->files() : mem::DeviceFiles());
+  ORBITKV_CHECK(read.ok(), "the simulated store answers");
   const std::vector<Place> device = std::exchange(device_writes_, {});
   pool.kept = keep_->pool();
   if (pool.kept == nullptr) return world_.say("nothing is kept for life %u", life_);
@@ -77,7 +79,7 @@ void ManagerNode::check_blocks(const mem::KeptPool& found) {
     if (view == views_.end() || !view->second->slabs.contains(at.slab))
       return world_.fail("kept: bytes", "a block lies on a slab that was never in use");
     std::byte* image = view->second->slabs.at(at.slab).base() + at.offset;
-    if (!audit_.verifies(each.slot, found.names[each.slot.name_space.value], image))
+    if (!audit_.verifies(each.slot, found.names[each.slot.name_space.value].digest, image))
       return world_.fail("kept: bytes", "the next Manager takes over a block at " +
                                             std::to_string(at.offset) + " of slab " +
                                             std::to_string(at.slab.value) + " whose bytes are others");
