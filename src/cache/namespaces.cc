@@ -78,11 +78,12 @@ void Namespaces::open_spaces(NamespaceIndex index, const model::RankRegistration
                                     [&](const OfGroup& each) { return each.group == group.group; });
     if (known != spaces.end() && !known->reopened) continue;
     const TierSpace opened = tier_->open_space(rank, group.group);
+    if (opened == kNoTierSpace) continue;
     if (known != spaces.end()) {
       tier_->close_space(known->space);
       spaces.erase(known);
     }
-    if (opened != kNoTierSpace) spaces.push_back({group.group, opened});
+    spaces.push_back({group.group, opened});
   }
 }
 

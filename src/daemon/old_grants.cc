@@ -224,7 +224,9 @@ std::vector<OldGrants::Condemned> OldGrants::take_condemned(const std::function<
   std::vector<Condemned> out;
   if (!stalls_.kill) return out;
   for (auto& [epoch, session] : sessions_) {
-    const bool hopeless = stalled(session) && session.silent.ns >= 2 * stalls_.after.ns;
+    // Of whose process the number is not known, it is not known either whether it is here again.
+    const bool hopeless =
+        session.process.pid > 0 && stalled(session) && session.silent.ns >= 2 * stalls_.after.ns;
     if (!hopeless || session.ended || session.condemned || spared(epoch)) continue;
     session.condemned = true;
     out.push_back({session.process.pid, session.process.fd.get()});

@@ -89,7 +89,7 @@ class Bed {
     return shm::unpack(memory_.record(RecordIndex(record)).word.load())->state;
   }
   void start(OldGrants::Device device = OldGrants::Device::kUnknown) {
-    if (same_) grants->add_session(kEpoch, std::move(*same_), {child.pidfd(), 123});
+    if (same_) grants->add_session(kEpoch, std::move(*same_), {child.pidfd(), pid});
     grants->adopt(lent_, device);
   }
   // What the next look finds, so much later.
@@ -117,6 +117,7 @@ class Bed {
   }
 
   TimePoint now{1'000'000'000};
+  int pid = 123;
   Child child;
   std::unique_ptr<mem::Pool> pool;
   std::optional<mem::KeptTable> table;
@@ -366,6 +367,16 @@ TEST(OldGrants, AStalledEngineIsCondemnedOnceUnlessItIsSpared) {
   EXPECT_TRUE(condemned(false).empty()) << "too early";
   bed.pass(seconds(1));
   EXPECT_TRUE(condemned(true).empty());
+  {
+    Bed unknown(1);
+    unknown.pid = 0;
+    unknown.set(0, RecordState::kActive);
+    unknown.start();
+    unknown.pass({});
+    for (int i = 0; i < 100; ++i) unknown.pass(seconds(1));
+    EXPECT_TRUE(unknown.grants->stalled());
+    EXPECT_TRUE(unknown.grants->take_condemned([](Epoch) { return false; }).empty());
+  }
   const auto those = condemned(false);
   ASSERT_EQ(those.size(), 1u);
   EXPECT_EQ(those[0].pid, 123);

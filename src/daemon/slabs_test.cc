@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -21,11 +22,11 @@ using shm::RecordState;
 
 constexpr ByteCount kSlab = kMiB;
 
-model::RankRegistration rank() {
+model::RankRegistration rank(ByteCount fragment = ByteCount(4096)) {
   model::GroupShape group;
   group.shards = 1;
   group.writer = true;
-  group.fragments = {{0, 0, ByteCount(4096)}};
+  group.fragments = {{0, 0, fragment}};
   model::RankRegistration rank;
   rank.name_space = "test";
   rank.world_size = 1;
@@ -70,13 +71,14 @@ class SlabsTest : public ::testing::Test, public Host::Owner {
     small.slab = kSlab;
     small.prefault = false;
     pool = std::move(*mem::Pool::create(small));
+    if (tier) tier->use_pool(*pool);
     cache::CoreConfig core;
     if (keep) core.max_blocks = 1000, core.kept = *keep->make_table(*pool, core.max_blocks, 64);
-    host = std::make_unique<Host>(core, *pool, *this, nullptr, Epoch(7), config);
+    host = std::make_unique<Host>(core, *pool, *this, tier.get(), Epoch(7), config);
     if (keep) keep->adopt(host->core());
     host->tick(now);
   }
-  Client attach(std::uint64_t process, std::uint8_t instance = 0) {
+  Client attach(std::uint64_t process, std::uint8_t instance = 0, ByteCount fragment = ByteCount(4096)) {
     const Host::Place place = *host->place();
     auto memory = std::move(*shm::SessionMemory::create(place.id, place.epoch));
     UniqueFd again(::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0));
@@ -90,7 +92,7 @@ class SlabsTest : public ::testing::Test, public Host::Owner {
         now);
     client.id = place.id;
     host->offer_slabs(*client.session, now);
-    model::RankRegistration mine = rank();
+    model::RankRegistration mine = rank(fragment);
     mine.instance.bytes[0] = std::byte{instance};
     client.registration = *host->core().register_rank(place.id, mine, now);
     return client;
@@ -167,6 +169,7 @@ class SlabsTest : public ::testing::Test, public Host::Owner {
   std::set<SessionId> closed;
   std::unique_ptr<Keep> keep;
   std::unique_ptr<mem::Pool> pool;
+  std::unique_ptr<SsdTier> tier;  // nullptr: none
   std::unique_ptr<Host> host;
   std::uint32_t last_hash_ = 0;
 };
@@ -426,6 +429,38 @@ TEST_F(SlabsTest, WhatProcessesOfAnEarlierLifeMappedCountsUntilTheyAnswerOrEnd) 
   for (int i = 0; i < 3; ++i) pass(seconds(6));
   EXPECT_EQ(slabs().retired_bytes(), ByteCount(0));
   EXPECT_EQ(stats().capacity, kSlab);
+}
+
+// What lies there could go to the SSD, were it known how it looks.
+TEST_F(SlabsTest, SlabsOfAnEarlierLifeWaitAWhileForTheirNamespaces) {
+  const std::string path = ::testing::TempDir() + "slabs_test." + std::to_string(::getpid());
+  SsdTier::Options options;
+  options.io = ssd::IoKind::kThreads;
+  options.store.segment = limits::kSegmentBytesLeast;
+  options.store.paths.push_back({path, 4 * kMiB});
+  for (const bool registers : {true, false}) {
+    host.reset();
+    tier.reset();
+    tier = std::move(*SsdTier::open(options));
+    start({});
+    host->slabs().inherit({{}, {SlabId(0)}, {}});
+    // No segment holds one of its blocks.
+    Client other = attach(1, 1, limits::kSegmentBytesLeast);
+    ASSERT_TRUE(host->core().lacks_spaces());
+    die_in_save(2);
+    pass(milliseconds(250));
+    pass(milliseconds(1001));
+    pass(seconds(5));
+    EXPECT_GT(stats().quarantined, ByteCount(0));
+    if (registers) frame(other, wire::Bye{});
+    pass(seconds(registers ? 1 : 23));
+    EXPECT_EQ(stats().quarantined.value > 0, !registers);
+    for (int i = 0; i < 3; ++i) pass(seconds(3));
+    EXPECT_EQ(stats().quarantined, ByteCount(0)) << registers;
+  }
+  host.reset();
+  tier.reset();
+  ::unlink(path.c_str());
 }
 
 // What the core may lend from, the device and the clients must know.
