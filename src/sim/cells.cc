@@ -45,6 +45,7 @@ constexpr std::array kRetireEvents = {"begin", "swept", "revoked", "detached", "
 constexpr std::array kHealthStates = {"healthy", "stalled", "condemned"};
 constexpr std::array kHealthEvents = {"sign", "silent", "condemn"};
 constexpr std::array kSlabStates = {"raw", "touched", "collapsed", "offered", "retiring", "gone"};
+constexpr std::array kDropped = {"nothing", "some_blocks", "all_blocks", "records"};
 constexpr std::array kKeptLenders = {"device", "unheard", "wrong", "later"};
 constexpr std::array kRecordStateNames = {"free",    "reserved", "preparing", "granted", "active",
                                           "drained", "reaped",   "failed",    "revoked", "acknowledged"};
@@ -65,6 +66,7 @@ static_assert(named<WarmState, WarmEvent>(kWarmStates, kWarmEvents));
 static_assert(named<RetireState, RetireEvent>(kRetireStates, kRetireEvents));
 static_assert(named<daemon::Health, daemon::HealthEvent>(kHealthStates, kHealthEvents));
 static_assert(kSlabStates.size() == mem::detail::kSlabStates);
+static_assert(kDropped.size() == static_cast<std::size_t>(Dropped::kCount));
 static_assert(kKeptLenders.size() == static_cast<std::size_t>(KeptLender::kCount));
 static_assert(kRecordStateNames.size() == shm::kRecordStates);
 
@@ -160,6 +162,7 @@ void mark_all(std::size_t meeter, const cache::Census& census) {
 
 std::array<bool, kKeptLenders.size()> g_lenders{};
 std::array<bool, shm::kRecordStates> g_lent_records{};
+std::array<std::array<bool, kDropped.size()>, 2> g_dropped{};
 
 // Calls each(row, column, passed) for every legal cell of a table.
 template <class State, class Event, class Rows, class Columns, class Each>
@@ -178,6 +181,13 @@ void each_kept(Each each) {
   for (std::size_t i = 0; i < kKeptLenders.size(); ++i) each("kept", "lent", kKeptLenders[i], g_lenders[i]);
   for (std::size_t i = 0; i < kRecordStateNames.size(); ++i)
     each("kept", "lent", kRecordStateNames[i], g_lent_records[i]);
+}
+
+template <class Each>
+void each_drop(Each each) {
+  for (std::size_t aged = 0; aged < g_dropped.size(); ++aged)
+    for (std::size_t i = 0; i < kDropped.size(); ++i)
+      each("drop", aged ? "of_an_age" : "of_any_age", kDropped[i], g_dropped[aged][i]);
 }
 
 template <class Each>
@@ -207,6 +217,7 @@ void each_cell_of_all(Each each) {
   each_cell<daemon::Health, daemon::HealthEvent>(kHealthStates, kHealthEvents, in("stall"));
   each_slab_edge(each);
   each_kept(each);
+  each_drop(each);
   for (const shm::RecordEdge& edge : shm::kRecordEdges) {
     const auto from = static_cast<std::size_t>(edge.from), to = static_cast<std::size_t>(edge.to);
     each("record", kRecordStateNames[from], kRecordStateNames[to], shm::passed_edges()[from][to].load());
@@ -264,6 +275,10 @@ void mark_kept(KeptLender lender) {
 
 void mark_kept(shm::RecordState state) {
   g_lent_records[static_cast<std::size_t>(state)] = true;
+}
+
+void mark_drop(bool aged, Dropped what) {
+  g_dropped[aged ? 1 : 0][static_cast<std::size_t>(what)] = true;
 }
 
 void mark_retirement(cache::RetireState state, const cache::Census& census) {

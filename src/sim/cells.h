@@ -34,6 +34,9 @@ void mark_fault(ActionKind fault, shm::RecordState state);
 enum class KeptLender : std::uint8_t { kDevice, kUnheard, kWrong, kLater, kCount };
 void mark_kept(KeptLender lender);
 void mark_kept(shm::RecordState state);
+// What a drop took, of an age or of any: nothing, blocks and left others, all blocks; records on SSD.
+enum class Dropped : std::uint8_t { kNothing, kSome, kAll, kRecords, kCount };
+void mark_drop(bool aged, Dropped what);
 // So does a slab that retires, when it comes to a state.
 void mark_retirement(cache::RetireState state, const cache::Census& census);
 

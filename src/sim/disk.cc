@@ -110,6 +110,7 @@ class Disk::WatchedIo final : public ssd::Io {
       const auto place = place_of(piece);
       if (!place) continue;
       uses.emplace_back(*place, use);
+      if (use == Use::kRead && disk_.world_.ledger().damaged(*place)) disk_.suspect_ = true;
       if (const auto conflict = disk_.world_.ledger().take(*place, use, "the disk"))
         disk_.world_.fail("extents", *conflict);
     }
@@ -119,6 +120,8 @@ class Disk::WatchedIo final : public ssd::Io {
     if (uses.empty()) return;
     for (const auto& [place, use] : uses.mapped()) {
       disk_.world_.ledger().leave(place, use);
+      if (use == Use::kWrite && disk_.suspect_)
+        disk_.world_.ledger().damage({place.pool, place.slab, place.offset, ByteCount(1)});
       if (use == Use::kWrite && result.error == 0 && disk_.fault_ == Fault::kFlip) flip(place);
     }
   }
@@ -166,6 +169,7 @@ void Disk::crash(std::uint64_t word, std::optional<std::size_t> log) {
   ssd::CrashRules rules;
   rules.seed = word;
   rules.killed_only = word % 4 != 0;
+  suspect_ |= !rules.killed_only;
   kept_ = disk_.after_crash(rules, log.value_or(disk_.events()));
   if (io_) io_->forget();
   crashed_ = true;

@@ -53,6 +53,7 @@ class Disk final : private ssd::IoFaults {
   WatchedIo* io_ = nullptr;
   std::uint64_t pool_ = 0;  // 0: slabs do not follow yet
   bool deaf_ = false;       // planted
+  bool suspect_ = false;    // it may hold blocks whose bytes are others: only who restores them finds out
   bool crashed_ = false;    // what runs is waited for as a kernel does, and nobody hears of it
   Fault fault_ = Fault::kNone;
   std::uint64_t fault_word_ = 0, completions_ = 0;

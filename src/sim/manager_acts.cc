@@ -1,16 +1,20 @@
 // What happens to the Manager: its operator, and faults.
+#include <cstdlib>
 #include <iterator>
+#include <string_view>
 
 #include "base/text.h"
+#include "sim/cells.h"
 #include "sim/manager_node.h"
 #include "sim/world.h"
 #include "wire/command.h"
 
 namespace orbitkv::sim {
 
-void ManagerNode::ask(const std::string& question) {
-  if (!listens()) return;
-  control_->ask(question, world_.now(), [](const Result<std::string>&) {});
+void ManagerNode::ask(const std::string& question,
+                      const std::function<void(const Result<std::string>&)>& answered) {
+  if (!listens() || leaving_) return;
+  control_->ask(question, world_.now(), answered);
   after_turn();
   schedule(microseconds(20));
 }
@@ -35,10 +39,26 @@ void ManagerNode::drop(std::uint64_t word) {
   if (word % 3 != 0 && !spaces.empty())
     question += R"(, "digests": [")" + hex_text(spaces[(word >> 4) % spaces.size()].digest.bytes) + "\"]";
   constexpr const char* kWhere[] = {"all", "memory", "ssd"};
-  question += R"(, "unused_s": )" + std::to_string((word >> 8) % 4) + R"(, "where": ")" +
+  const std::uint64_t minutes = (word >> 8) % 4;
+  question += R"(, "unused_s": )" + std::to_string(60 * minutes) + R"(, "where": ")" +
               kWhere[(word >> 12) % std::size(kWhere)] + '"';
   if ((word >> 16) % 8 == 0) question += R"(, "dry_run": true)";
-  ask(question + "}");
+  ask(question + "}", [this, aged = minutes > 0](const Result<std::string>& answer) {
+    if (answer.ok() && alive()) note_drop(aged, *answer);
+  });
+}
+
+// Top-level fields come after the list of names, but for the number of blocks, which comes first.
+void ManagerNode::note_drop(bool aged, const std::string& answer) {
+  const auto number = [&](std::size_t at, std::string_view field) {
+    return at == std::string::npos ? 0 : std::strtoull(answer.c_str() + at + field.size(), nullptr, 10);
+  };
+  constexpr std::string_view kBlocks = "\"evicted\":", kRecords = "\"records\":";
+  const std::uint64_t blocks = number(answer.find(kBlocks), kBlocks);
+  const std::uint64_t records = number(answer.rfind(kRecords), kRecords);
+  if (blocks + records == 0) mark_drop(aged, Dropped::kNothing);
+  if (records > 0) mark_drop(aged, Dropped::kRecords);
+  if (blocks > 0) mark_drop(aged, host_->core().stats().blocks > 0 ? Dropped::kSome : Dropped::kAll);
 }
 
 // No more than twice what it began with: programs are long.

@@ -161,7 +161,10 @@ class ManagerNode final : private daemon::Host::Owner {
   Peer* peer_of(Epoch epoch);
   daemon::Session* session_of(Epoch epoch);
   std::optional<Epoch> epoch_of(SessionId session) const;
-  void ask(const std::string& question);
+  void ask(
+      const std::string& question,
+      const std::function<void(const Result<std::string>&)>& answered = [](const Result<std::string>&) {});
+  void note_drop(bool aged, const std::string& answer);
   void note_plans(Peer& peer);
   ByteCount expect_claimed_saves(Peer& peer, bool poisoned);
   const mem::SlabInfo* slab_of(SlabId name) const;  // nullptr: it has gone

@@ -12,6 +12,11 @@ ActionKind draw_kind(Random& random, const Config& config, std::uint64_t total) 
   while (at >= config.weights[kind]) at -= config.weights[kind++];
   return static_cast<ActionKind>(kind);
 }
+// Minutes at times, for what is done by age.
+Duration length_of_pass(const Action& action) {
+  const std::int64_t most = action.words[1] % 16 == 0 ? 200'000 : 8000;
+  return milliseconds(static_cast<std::int64_t>(action.words[0] % static_cast<std::uint64_t>(most)));
+}
 }  // namespace
 
 Program draw_program(const Config& config, std::uint32_t actions) {
@@ -30,8 +35,7 @@ Program draw_program(const Config& config, std::uint32_t actions) {
     const bool pause = random.below(config.burst) == 0;
     const DurationRange& gap = pause ? config.pause : config.gap;
     time = time + random.between(gap.least, gap.most);
-    if (action.kind == ActionKind::kPass)
-      time = time + milliseconds(static_cast<std::int64_t>(action.words[0] % 8000));
+    if (action.kind == ActionKind::kPass) time = time + length_of_pass(action);
     program.push_back(action);
   }
   return program;

@@ -101,8 +101,8 @@ void World::act_fault(const Action& action) {
         process->stop(milliseconds(static_cast<std::int64_t>(1 + word % (word >> 32 & 1 ? 8000 : 500))));
       return;
     case ActionKind::kJump: {
-      const Duration time = milliseconds(static_cast<std::int64_t>(1 + word % 10'000));
-      return jump(time);
+      const std::uint64_t most = word >> 32 & 1 ? 400'000 : 10'000;
+      return jump(milliseconds(static_cast<std::int64_t>(1 + word % most)));
     }
     default: return act_crowd(action);
   }
