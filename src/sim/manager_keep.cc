@@ -8,6 +8,7 @@
 
 #include "mem/kept_table.h"
 #include "sim/cells.h"
+#include "sim/engine.h"
 #include "sim/manager_node.h"
 #include "sim/world.h"
 
@@ -46,6 +47,27 @@ void ManagerNode::find_kept(mem::PoolConfig& pool) {
   check_writers(*pool.kept, device);
   check_blocks(*pool.kept);
   mark_found(*pool.kept);
+}
+
+// Processes of earlier lives by their numbers, as those of this one.
+void ManagerNode::adopt_kept() {
+  if (!keep_) return;
+  keep_->adopt(host_->core(), [this](const UniqueFd& process) {
+    const std::uint32_t number = shelf_.number_of(process.get());
+    return daemon::OldProcess{daemon::ProcessId(number), static_cast<int>(number)};
+  });
+  host_->slabs().inherit(keep_->mappings());
+}
+
+void ManagerNode::tick_keep() {
+  if (!keep_) return;
+  keep_->tick();
+  for (const daemon::OldGrants::Condemned& each : keep_->take_condemned()) {
+    const std::uint32_t number = shelf_.number_of(each.process);
+    for (const auto& engine : world_.engines())
+      for (Process* process : engine->processes())
+        if (process->number() == number) process->condemn();
+  }
 }
 
 void ManagerNode::check_found(const mem::KeptPool& found) {

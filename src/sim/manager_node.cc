@@ -73,7 +73,7 @@ Status ManagerNode::start() {
   control_ = std::make_unique<daemon::Control>(host_->core(), *pool_, tier_.get(), host_->slabs());
   world_.note(World::Note::kManager, life_);
   world_.say("the Manager starts, life %u", life_);
-  if (keep_) keep_->adopt(host_->core());
+  adopt_kept();
   tick_host();
   if (keep_) keep_->ready();
   return ok_status();
@@ -267,7 +267,7 @@ bool ManagerNode::poll_ssd() {
 
 void ManagerNode::tick() {
   if (!listens() || leaving_) return;
-  if (keep_) keep_->tick();
+  tick_keep();
   plant_in_table();
   if (world_.plant() == Plant::kLeakedExtent)
     if (auto extent = pool_->allocate(ByteCount(64))) extent->dissolve();

@@ -145,6 +145,8 @@ class ManagerNode final : private daemon::Host::Owner {
   void tick_host();
   void map_slabs();
   void find_kept(mem::PoolConfig& pool);
+  void adopt_kept();
+  void tick_keep();
   void check_found(const mem::KeptPool& found);
   void check_writers(const mem::KeptPool& found, const std::vector<Place>& writers);
   void check_blocks(const mem::KeptPool& found);

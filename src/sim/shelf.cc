@@ -1,7 +1,8 @@
 #include "sim/shelf.h"
 
 #include <fcntl.h>
-#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -12,6 +13,12 @@
 namespace orbitkv::sim {
 namespace {
 constexpr std::string_view kSession = "session-";
+
+std::uint64_t inode_of(int fd) {
+  struct stat status{};
+  ORBITKV_CHECK(::fstat(fd, &status) == 0, "an open descriptor");
+  return status.st_ino;
+}
 }  // namespace
 
 // Of one life. What a Manager says that has died has not been said.
@@ -141,17 +148,26 @@ void Shelf::release_memories() {
 // ---- processes ----
 
 const UniqueFd& Shelf::process(std::uint32_t number) {
-  UniqueFd& fd = processes_[number];
-  if (!fd.valid()) fd = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  ORBITKV_CHECK(fd.valid(), "an eventfd");
-  return fd;
+  Living& living = processes_[number];
+  if (living.end.valid()) return living.end;
+  int ends[2];
+  ORBITKV_CHECK(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0, "a pipe");
+  living = {UniqueFd(ends[0]), UniqueFd(ends[1]), inode_of(ends[0])};
+  return living.end;
 }
 
 void Shelf::end_process(std::uint32_t number) {
   const auto it = processes_.find(number);
   if (it == processes_.end() || world_.plant() == Plant::kUnheardEnd) return;
-  ::eventfd_write(it->second.get(), 1);
+  ORBITKV_CHECK(::write(it->second.told.get(), "x", 1) == 1, "a pipe takes a byte");
   processes_.erase(it);
+}
+
+std::uint32_t Shelf::number_of(int process) const {
+  const std::uint64_t inode = inode_of(process);
+  for (const auto& [number, living] : processes_)
+    if (living.inode == inode) return number;
+  return 0;
 }
 
 // ---- for those who look ----

@@ -33,9 +33,11 @@ class Shelf {
   // The life is over; `word` says how many of its letters had not been sent.
   void end_life(std::uint64_t word);
 
-  // ---- processes ----
-  const UniqueFd& process(std::uint32_t number);  // readable once it has ended
+  // ---- processes: pipes that are readable once they have ended ----
+  const UniqueFd& process(std::uint32_t number);
   void end_process(std::uint32_t number);
+  // 0: it has ended, or is none.
+  std::uint32_t number_of(int process) const;
   // The session memory that the next put() is about.
   void lend(std::shared_ptr<shm::SessionMemory> memory) { lent_ = std::move(memory); }
 
@@ -79,7 +81,11 @@ class Shelf {
   std::set<std::string> taken_;  // by the life at hand, when it began
   std::map<std::string, std::shared_ptr<shm::SessionMemory>> memories_;
   std::shared_ptr<shm::SessionMemory> lent_;
-  std::map<std::uint32_t, UniqueFd> processes_;
+  struct Living {
+    UniqueFd end, told;  // where its end is read, and written
+    std::uint64_t inode = 0;
+  };
+  std::map<std::uint32_t, Living> processes_;
   std::vector<Fault> faults_;
   TimePoint stalled_until_;
   std::uint64_t last_ticket_ = 0, posted_ = 0;
