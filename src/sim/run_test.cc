@@ -56,6 +56,7 @@ TEST_F(RunTest, ASubsetOfAProgramIsAProgram) {
 struct Planted {
   Plant plant;
   const char* checker;
+  const char* also = "";  // what else it does, in other seeds
 };
 class PlantedBug : public RunTest, public testing::WithParamInterface<Planted> {};
 INSTANTIATE_TEST_SUITE_P(
@@ -69,7 +70,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{Plant::kForgottenLent, "kept: lent"}, Planted{Plant::kEarlySeal, "kept: sealed"},
                     Planted{Plant::kForgottenBlock, "kept: blocks"},
                     Planted{Plant::kStaleBlock, "kept: bytes"}, Planted{Plant::kNamesAgain, "slabs"},
-                    Planted{Plant::kUnheardEnd, "quiet: grants of earlier lives"},
+                    Planted{Plant::kUnheardEnd, "quiet: grants of earlier lives",
+                            "quiet: names in the store"},
                     Planted{Plant::kHeldName, "quiet: names in the store"}),
     [](const auto& row) { return std::string(name_of(row.param.plant)); });
 
@@ -77,7 +79,7 @@ TEST_P(PlantedBug, IsCaught) {
   std::string found;
   for (std::uint64_t seed = 1; seed <= 200 && found.empty(); ++seed) {
     const Outcome outcome = run_seed(seed, {800, GetParam().plant});
-    if (outcome.finding) found = outcome.finding->checker;
+    if (outcome.finding && outcome.finding->checker != GetParam().also) found = outcome.finding->checker;
   }
   EXPECT_EQ(found, GetParam().checker);
 }
