@@ -55,7 +55,8 @@ std::uint64_t Core::adopt(const mem::KeptPool& kept, TimePoint now, std::span<co
     const RecordId record = images.adopt(slots, *spaces[old]);
     if (record == kNoRecord) continue;
     const mem::KeptImage& first = slots.front().slot;
-    if (const Kind kind{*spaces[old], first.group}; kind != last && opened.insert(last = kind).second)
+    const Kind kind{*spaces[old], first.group};
+    if (kind != std::exchange(last, kind) && opened.insert(kind).second)
       impl_->namespaces.reopen_space(*spaces[old], first.group, first.shards, first.place.bytes);
     if (sources.empty()) continue;
     for (const mem::KeptSlot& each : slots) pin_sources(record, each.slot.place, each.slot.revision);
