@@ -188,7 +188,8 @@ def table(results, rows):
         lines.append(
             f"{PARTIES[party]:14} {result['kills']} kills in {result['seconds']:.0f} s: {result['wrong_bytes']} wrong "
             f"bytes; all capacity back after {result['slowest_s']:.2f} s at most; "
-            f"{result['peak_over_pool'] / 2**20:.0f} MiB over the pool at most; {result['others_failed']} failures of others"
+            f"{result['peak_over_pool'] / 2**20:.0f} MiB over the pool at most; "
+            f"{result['others_failed']} failures of others"
         )
     return "\n".join(lines)
 
