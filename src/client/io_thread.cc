@@ -13,7 +13,8 @@
 namespace orbitkv::client {
 namespace {
 constexpr int kFirstBackoffMs = 100;
-constexpr int kSuccessorMs = 10;  // where the next Manager is expected at once
+constexpr int kSuccessorMs = 10;                   // where the next Manager is expected at once,
+constexpr Duration kSuccessorWithin = seconds(2);  // and for so long
 constexpr int kMaxBackoffMs = 2000;
 constexpr int kBeatMs = 1000;  // the longest between two signs of life
 // Slabs whose memory outlives their Manager are kept mapped for the next one; then until its
@@ -82,7 +83,13 @@ bool IoThread::sleep_ms(int ms) {
 // ---- attach ----
 
 Status IoThread::attach() {
-  ORBITKV_ASSIGN_OR_RETURN(auto made, Attachment::open(target_));
+  auto opened = Attachment::open(target_);
+  if (!opened.ok()) {
+    // It begins anew, and needs the memory that is mapped here.
+    if (opened.error().code() == Code::kRecompute) slabs_.reset();
+    return opened.error();
+  }
+  auto made = std::move(*opened);
   Attachment& link = *made;
   waiting_slabs_ = slabs_ != nullptr;
   if (slabs_) link.use_slabs(std::move(slabs_));
@@ -93,6 +100,8 @@ Status IoThread::attach() {
   std::unique_lock registry_lock(registry_.mutex);
   if (Status registered = register_all(link); !registered.ok()) {
     registry_lock.unlock();
+    // What a Manager that refuses us has not offered by now, it will not.
+    if (registered.error().code() != Code::kReconnect) link.slabs().drop_waiting();
     drop_session();
     return registered;
   }
@@ -150,8 +159,9 @@ void IoThread::lost(const std::string& why) {
 }
 
 bool IoThread::attach_again() {
-  for (int backoff = slabs_ ? kSuccessorMs : kFirstBackoffMs; sleep_ms(backoff);
-       backoff = std::min(2 * backoff, kMaxBackoffMs)) {
+  const auto expected = [&] { return slabs_ && monotonic_now() - lost_at_ < kSuccessorWithin; };
+  for (int backoff = kFirstBackoffMs; sleep_ms(expected() ? kSuccessorMs : backoff);) {
+    if (!expected()) backoff = std::min(2 * backoff, kMaxBackoffMs);
     Status attached = attach();
     if (attached.ok()) {
       ORBITKV_INFO("attached to the Manager at %s", target_.path.c_str());
@@ -175,6 +185,7 @@ void IoThread::run() {
       if (stop_) return;
     }
     lost("the Manager went away");
+    lost_at_ = monotonic_now();
     if (!drop_session()) return;
   }
 }
@@ -191,7 +202,6 @@ bool IoThread::drop_session() {
     for (auto& [handle, entry] : registry_.entries) entry->registration.store(0);
   }
   slabs_ = link_.swap(nullptr)->leave_slabs();
-  lost_at_ = monotonic_now();
   return true;
 }
 

@@ -72,7 +72,8 @@ class IoThread {
   UniqueFd wake_;
   std::unique_ptr<SlabTable> slabs_;  // without a session: those that the next one may offer again
   bool waiting_slabs_ = false;        // the session has some that it has not offered yet
-  TimePoint attached_, lost_at_;
+  TimePoint attached_;
+  TimePoint lost_at_;  // of the last session that stood
   std::thread thread_;
 
   std::mutex mutex_;

@@ -95,16 +95,15 @@ void Control::ask(const std::string& question, TimePoint now, Answer answer) {
     return answer(pool_wanted(slab == kNoSlab ? slabs_.drain(ByteCount(unsigned_or("bytes", 0)))
                                               : slabs_.drain(SlabId(static_cast<std::uint32_t>(slab)))));
   }
-  if (command == "upgrade") return answer(upgrade(text_or("binary")));
+  if (command == "upgrade") return upgrade({text_or("binary"), flag("cold")}, std::move(answer));
   answer(
       reject("unknown command; this Manager knows evict, drop, ssd_list, ssd_drop, pool_list, pool_add, "
              "pool_drain and upgrade"));
 }
 
-Result<std::string> Control::upgrade(const std::string& binary) const {
-  if (!succeed_) return reject("nothing of this Manager outlives it; start it with --keep");
-  ORBITKV_RETURN_IF_ERROR(succeed_(binary));
-  return text_of({{"upgrading", true}});
+void Control::upgrade(const FdStore::Successor& successor, Answer answer) const {
+  if (!succeed_) return answer(reject("nothing of this Manager outlives it; start it with --keep"));
+  succeed_(successor, std::move(answer));
 }
 
 // ---- evict ----

@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "cache/core.h"
+#include "daemon/fd_store.h"
 #include "daemon/slabs.h"
 #include "daemon/ssd_tier.h"
 #include "model/geometry.h"
@@ -33,8 +34,9 @@ class Control {
   // Called once, at once or in a later poll(): the answer's JSON or why not.
   using Answer = std::function<void(const Result<std::string>&)>;
   void ask(const std::string& question, TimePoint now, Answer answer);
-  // What "upgrade" does; without it there is no successor to make place for.
-  using Succeed = std::function<Status(const std::string& binary)>;
+  // What "upgrade" does, and answers when it is decided; without it there is no successor to make
+  // place for.
+  using Succeed = std::function<void(const FdStore::Successor& successor, Answer answer)>;
   void set_succeed(Succeed succeed) { succeed_ = std::move(succeed); }
   // Goes on with what waits: after the tier's events, and from time to time.
   void poll(TimePoint now);
@@ -96,7 +98,7 @@ class Control {
   const mem::Pool& pool_;
   SsdTier* tier_;
   Slabs& slabs_;
-  Result<std::string> upgrade(const std::string& binary) const;
+  void upgrade(const FdStore::Successor& successor, Answer answer) const;
   Succeed succeed_;
   std::vector<Drop> drops_;
   std::vector<Eviction> evictions_;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,14 @@ class FdStore {
 
   // The operator wants the Manager to make place for its successor; told once.
   virtual bool leave_asked() { return false; }
-  // What runs as the next life, once this one has ended; empty: what stands at the same path.
-  virtual Status succeed(const std::string& binary) = 0;
+  struct Successor {
+    std::string binary;  // empty: what stands at the same path
+    bool cold = false;   // even if it cannot go on with what is kept
+  };
+  // What runs as the next life, once this one has made place for it. Asked for, not waited for.
+  virtual Status succeed(const Successor& successor) = 0;
+  // The answer to the last succeed(), told once.
+  virtual std::optional<Status> succeeded() = 0;
 };
 
 }  // namespace orbitkv::daemon

@@ -95,9 +95,8 @@ class KeeperBed {
     bool alive() const override { return store_.alive(); }
     void ready() override { store_.ready(); }
     bool leave_asked() override { return store_.leave_asked(); }
-    Status succeed(const std::string& binary) override {
-      return with_answers([&] { return store_.succeed(binary); });
-    }
+    Status succeed(const Successor& successor) override { return store_.succeed(successor); }
+    std::optional<Status> succeeded() override { return store_.succeeded(); }
 
    private:
     KeeperBed& bed_;
@@ -244,8 +243,8 @@ TEST(KeeperShelf, HostileBytesNeverDoMoreThanFillIt) {
 
 TEST(KeeperShelf, OnlyAProgramSucceeds) {
   Shelf shelf(8);
-  const auto succeed = [&](std::string_view path) {
-    return shelf.handle(bytes_of(message_of(KeeperVerb::kSucceed, path)), {}).message.code;
+  const auto succeed = [&](std::string_view path, std::uint32_t cold = 0) {
+    return shelf.handle(bytes_of(message_of(KeeperVerb::kSucceed, path, cold)), {}).message.code;
   };
   EXPECT_NE(succeed("/dev/null"), 0u);
   EXPECT_NE(succeed("bin/true"), 0u);
@@ -254,6 +253,9 @@ TEST(KeeperShelf, OnlyAProgramSucceeds) {
   EXPECT_EQ(succeed("/bin/sh"), 0u);
   EXPECT_TRUE(shelf.succession());
   EXPECT_EQ(shelf.successor(), "/bin/sh");
+  EXPECT_FALSE(shelf.cold());
+  EXPECT_EQ(succeed("/bin/sh", 1), 0u);
+  EXPECT_TRUE(shelf.cold());
   EXPECT_EQ(succeed(""), 0u);
   EXPECT_EQ(shelf.successor(), "");
   shelf.begin_life();
@@ -306,9 +308,39 @@ TEST(KeeperStore, ReadyLeaveAndSuccession) {
   store->poll();
   EXPECT_TRUE(store->leave_asked());
   EXPECT_FALSE(store->leave_asked());
-  EXPECT_FALSE(store->succeed("/no/such").ok());
-  EXPECT_TRUE(store->succeed("/bin/sh").ok());
+  EXPECT_TRUE(bed.shelf().took());
+  // Whether it may be is said later, and nobody waits.
+  const auto answer = [&](const FdStore::Successor& successor) {
+    EXPECT_TRUE(store->succeed(successor).ok());
+    EXPECT_FALSE(store->succeeded());
+    bed.work();
+    store->poll();
+    auto told = store->succeeded();
+    EXPECT_FALSE(store->succeeded()) << "told once";
+    return told;
+  };
+  EXPECT_FALSE(answer({"/no/such", false}).value().ok());
+  EXPECT_TRUE(answer({"/bin/sh", true}).value().ok());
   EXPECT_TRUE(bed.shelf().succession());
+  EXPECT_TRUE(bed.shelf().cold());
+  EXPECT_FALSE(store->succeed({std::string(kKeeperPathBytes + 1, '/'), false}).ok());
+}
+
+// An answer to a request that was given up is not one to the next.
+TEST(KeeperStore, OnlyTheLastSuccessionIsAnswered) {
+  KeeperBed bed(8);
+  auto store = bed.life();
+  ASSERT_TRUE(store->take().ok());
+  ASSERT_TRUE(store->succeed({"/bin/sh", false}).ok());
+  ASSERT_TRUE(store->succeed({"/no/such", false}).ok());
+  bed.work();
+  store->poll();
+  EXPECT_FALSE(store->succeeded().value().ok());
+  ASSERT_TRUE(store->succeed({"/bin/sh", false}).ok());
+  bed.end().reset();
+  store->poll();
+  EXPECT_FALSE(store->succeeded().value().ok()) << "the keeper is gone";
+  EXPECT_FALSE(store->succeed({}).ok());
 }
 
 TEST(KeeperStore, AKeeperOfAnotherVersionIsToldApart) {
@@ -383,7 +415,8 @@ TEST(SystemdStore, ReadyIsSaidAndSuccessionIsSystemds) {
   bed.work();
   ASSERT_EQ(bed.said().size(), 1u);
   EXPECT_EQ(bed.said()[0], "READY=1");
-  EXPECT_NE(store->succeed("").error().message().find("systemctl"), std::string::npos);
+  EXPECT_NE(store->succeed({}).error().message().find("systemctl reload"), std::string::npos);
+  EXPECT_FALSE(store->succeeded());
 }
 
 TEST(SystemdStore, TheEnvironmentIsReadOnceAndOnlyIfItIsForUs) {

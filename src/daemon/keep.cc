@@ -45,18 +45,33 @@ std::uint32_t both(std::uint32_t wanted, std::uint32_t configured) {
 
 // ---- the start ----
 
-Status Keep::find(std::uint32_t unit, mem::DeviceFiles locked) {
+Result<Keep::Found> Keep::find(std::uint32_t unit, mem::DeviceFiles locked, Start start) {
   locked_ = locked;
-  ORBITKV_ASSIGN_OR_RETURN(auto found, store_->take());
-  sort_in(std::move(found));
-  read_tables(unit);
+  auto found = store_->take();
+  // Beside a store that was not read the names of this life would be taken.
+  if (!found.ok() && start == Start::kSuccessor && found.error().code() == Code::kReject)
+    return recompute(found.error().message());
+  if (!found.ok()) return found.error();
+  sort_in(std::move(*found));
+  const bool anything = !tables_.empty() || !memories_.empty();
+  const std::string why = read_tables(unit);
+  if (!pool_ && anything && start == Start::kSuccessor) return recompute(why);
+  if (!pool_ && anything)
+    ORBITKV_WARN("cold start: %s; what an earlier Manager left is let go of", why.c_str());
+  let_go_of_all();
+  return pool_ ? Found::kKept : anything ? Found::kLetGo : Found::kNothing;
+}
+
+// But for what is gone on with.
+void Keep::let_go_of_all() {
   for (const mem::KeptMemory& each : memories_) forget(name_of(kSlab, each.name.value));
   memories_.clear();
-  if (pool_) return ok_status();
+  if (pool_) return;
+  for (const auto& [number, fd] : tables_) forget(name_of(kTable, number));
+  tables_.clear();
   for (const auto& [epoch, session] : old_sessions_) close_session(epoch);
   forget_processes([](ProcessId) { return false; });
   old_sessions_.clear();
-  return ok_status();
 }
 
 void Keep::sort_in(std::vector<FdStore::Named> found) {
@@ -82,7 +97,7 @@ void Keep::sort_in(std::vector<FdStore::Named> found) {
 
 // The newest that is complete counts: one that is not was never gone on with. A newer one
 // that cannot be read may have lent what an older one holds, so that none counts then.
-void Keep::read_tables(std::uint32_t unit) {
+std::string Keep::read_tables(std::uint32_t unit) {
   std::string why = "nothing was kept";
   bool decided = false;
   for (auto it = tables_.rbegin(); it != tables_.rend(); ++it) {
@@ -103,15 +118,10 @@ void Keep::read_tables(std::uint32_t unit) {
     else
       why = pool.error().message();
   }
-  if (pool_) {
-    wanted_ = pool_->wanted;
-    for (const auto& slab : pool_->slabs) stored_.insert(slab.name);
-    return;
-  }
-  if (!tables_.empty() || !memories_.empty())
-    ORBITKV_WARN("cold start: %s; what an earlier Manager left is let go of", why.c_str());
-  for (const auto& [number, fd] : tables_) forget(name_of(kTable, number));
-  tables_.clear();
+  if (!pool_) return why;
+  wanted_ = pool_->wanted;
+  for (const auto& slab : pool_->slabs) stored_.insert(slab.name);
+  return {};
 }
 
 Result<mem::KeptTable*> Keep::make_table(mem::Pool& pool, std::uint32_t max_blocks, std::uint32_t unit) {

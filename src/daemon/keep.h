@@ -41,10 +41,13 @@ class Keep {
   explicit Keep(std::unique_ptr<FdStore> store) : store_(std::move(store)) {}
 
   // ---- the start, in this order ----
-  // What the store holds. What cannot be gone on with is let go of, and said. `unit`: of extents.
+  enum class Start : bool { kAny, kSuccessor };
+  enum class Found : std::uint8_t { kNothing, kKept, kLetGo };
+  // What the store holds. What cannot be gone on with is let go of, and said; a successor leaves it
+  // to others: kRecompute. Any other error: the store did not say what it holds. `unit`: of extents.
   // `locked`: the files of the SSD store that this process has locked, so that nothing that an
-  // earlier life asked of them goes on; after that. An error: the store does not answer.
-  Status find(std::uint32_t unit, mem::DeviceFiles locked = {});
+  // earlier life asked of them goes on; after that.
+  Result<Found> find(std::uint32_t unit, mem::DeviceFiles locked = {}, Start start = Start::kAny);
   mem::KeptPool* pool() { return pool_ ? &*pool_ : nullptr; }  // nullptr: a cold start
   // For the pool that was made of it: the table that the core writes to.
   Result<mem::KeptTable*> make_table(mem::Pool& pool, std::uint32_t max_blocks, std::uint32_t unit);
@@ -86,7 +89,8 @@ class Keep {
   void tick();
   int fd() const { return store_->fd(); }
   bool leave_asked() { return store_->leave_asked(); }
-  Status succeed(const std::string& binary) { return store_->succeed(binary); }
+  Status succeed(const FdStore::Successor& successor) { return store_->succeed(successor); }
+  std::optional<Status> succeeded() { return store_->succeeded(); }
   // Processes of earlier lives that stand still in a copy: the operator wants them ended.
   std::vector<OldGrants::Condemned> take_condemned();
 
@@ -114,7 +118,8 @@ class Keep {
     ProcessId process;
   };
   void sort_in(std::vector<FdStore::Named> found);
-  void read_tables(std::uint32_t unit);
+  std::string read_tables(std::uint32_t unit);
+  void let_go_of_all();
   void forget(const std::string& name) { store_->forget(name); }
   bool put(const std::string& name, const UniqueFd& fd);
   void name_processes(const NameProcess& name);

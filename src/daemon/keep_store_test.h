@@ -58,7 +58,8 @@ class TestStore final : public FdStore {
   int fd() const override { return -1; }
   bool alive() const override { return true; }
   void ready() override {}
-  Status succeed(const std::string&) override { return ok_status(); }
+  Status succeed(const Successor&) override { return ok_status(); }
+  std::optional<Status> succeeded() override { return ok_status(); }
 
  private:
   Shelves& shelves_;

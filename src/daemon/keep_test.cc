@@ -27,7 +27,7 @@ struct Life {
   explicit Life(Shelves& shelves, std::uint32_t unit = 64, mem::DeviceFiles files = {})
       : keep(std::make_unique<TestStore>(shelves)) {
     set_log_level(LogLevel::kOff);
-    EXPECT_TRUE(keep.find(unit, files).ok());
+    found = keep.find(unit, files).value();
     cold = keep.pool() == nullptr;
     mem::PoolConfig config;
     config.bytes = 2 * kMiB;
@@ -53,6 +53,7 @@ struct Life {
   NoPorts ports;
   std::unique_ptr<mem::Pool> pool;
   std::unique_ptr<cache::Core> core;
+  Keep::Found found = Keep::Found::kNothing;
   bool cold = false;
 };
 
@@ -63,6 +64,7 @@ TEST(Keep, TheNextLifeHasTheSameSlabsAndOneTable) {
     SCOPED_TRACE(life);
     Life one(shelves);
     EXPECT_EQ(one.cold, life == 0);
+    EXPECT_EQ(one.found, life == 0 ? Keep::Found::kNothing : Keep::Found::kKept);
     if (life == 0) id = one.pool->id();
     EXPECT_EQ(one.pool->id(), id);
     EXPECT_EQ(one.pool->slabs().size(), 1u);
@@ -127,6 +129,48 @@ TEST(Keep, AColdStartLetsGoOfEverything) {
   EXPECT_EQ(shelves.held.size(), 2u);
 }
 
+// Another one could go on with it.
+TEST(Keep, ASuccessorThatCannotGoOnLetsGoOfNothing) {
+  Shelves shelves;
+  {
+    Life first(shelves, 64);
+  }
+  const std::size_t held = shelves.held.size();
+  for (int i = 0; i < 2; ++i) {
+    Keep successor(std::make_unique<TestStore>(shelves));
+    const auto found = successor.find(4096, {}, Keep::Start::kSuccessor);
+    ASSERT_FALSE(found.ok());
+    EXPECT_EQ(found.error().code(), Code::kRecompute);
+    EXPECT_NE(found.error().message(), "");
+    EXPECT_EQ(shelves.held.size(), held);
+  }
+  Life again(shelves, 64);
+  EXPECT_FALSE(again.cold);
+}
+
+TEST(Keep, ASuccessorMayFindNothing) {
+  Shelves shelves;
+  Keep first(std::make_unique<TestStore>(shelves));
+  EXPECT_EQ(first.find(64, {}, Keep::Start::kSuccessor).value(), Keep::Found::kNothing);
+}
+
+// Beside what it holds a cold start would need twice the memory, and names that are taken.
+TEST(Keep, AStoreThatDoesNotSayWhatItHoldsIsNoColdStart) {
+  Shelves shelves;
+  {
+    Life first(shelves);
+  }
+  const std::size_t held = shelves.held.size();
+  shelves.deaf = true;
+  for (const auto start : {Keep::Start::kAny, Keep::Start::kSuccessor}) {
+    Keep keep(std::make_unique<TestStore>(shelves));
+    const auto found = keep.find(64, {}, start);
+    ASSERT_FALSE(found.ok());
+    EXPECT_EQ(found.error().code(), Code::kReconnect);
+  }
+  EXPECT_EQ(shelves.held.size(), held);
+}
+
 TEST(Keep, ExtentsOfASmallerUnitStartCold) {
   Shelves shelves;
   {
@@ -134,6 +178,7 @@ TEST(Keep, ExtentsOfASmallerUnitStartCold) {
   }
   Life next(shelves, 4096);
   EXPECT_TRUE(next.cold);
+  EXPECT_EQ(next.found, Keep::Found::kLetGo);
 }
 
 // Until then the next life counts it.
@@ -160,13 +205,6 @@ TEST(Keep, ASlabIsForgottenWhenItsReceiptIsThere) {
     EXPECT_TRUE(next.keep.let_go(SlabId(9))) << "one that was never kept";
   }
   EXPECT_TRUE(Life(shelves).keep.mappings().retired.empty());
-}
-
-TEST(Keep, AStoreThatDoesNotAnswerIsNoColdStart) {
-  Shelves shelves;
-  shelves.deaf = true;
-  Keep keep(std::make_unique<TestStore>(shelves));
-  EXPECT_FALSE(keep.find(64).ok());
 }
 
 TEST(Keep, ARetiringSlabIsNotTakenOver) {

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,25 +20,41 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "daemon/exits.h"
 #include "daemon/fd_message.h"
+#include "mem/host_memory.h"
 
 namespace orbitkv::daemon {
 namespace {
 
-constexpr unsigned kColdAfter = 5;  // failures, until what is kept is let go of
-constexpr unsigned kTries = 10;     // failures, until it is given up
-constexpr Duration kEndedAtOnce = seconds(1);
-constexpr Duration kMostBackoff = seconds(5);
 constexpr rlim_t kOwnDescriptors = 32;
-constexpr int kCannotRun = 127;
-// The image of this very process, whatever stands at its path by now.
-constexpr const char* kOwnImage = "/proc/self/exe";
+constexpr std::size_t kWordBytes = 10;  // of what changes from life to life
+
+// What stops a job of a terminal is ignored: a keeper that stands still is of no use to anybody.
+constexpr std::array kIgnored = {SIGTSTP, SIGTTIN, SIGTTOU};
 
 sigset_t watched() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
   return set;
+}
+
+bool has_terminal() {
+  return UniqueFd(::open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC | O_NONBLOCK)).valid();
+}
+
+// From the terminal that goes, or from the shell that goes with it; else it is an operator's.
+bool terminal_goes(const signalfd_siginfo& info) {
+  return info.ssi_code == SI_KERNEL || static_cast<pid_t>(info.ssi_pid) == ::getsid(0);
+}
+
+// stderr by a description of its own, so that a full pipe loses a line and holds up nobody.
+void log_without_waiting() {
+  struct stat status{};
+  if (::fstat(STDERR_FILENO, &status) != 0 || S_ISREG(status.st_mode)) return;
+  const UniqueFd again(::open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (again.valid()) ::dup2(again.get(), STDERR_FILENO);
 }
 
 std::uint32_t descriptors() {
@@ -50,18 +67,13 @@ std::uint32_t descriptors() {
   return static_cast<std::uint32_t>(std::min<rlim_t>(most, limits::kKeptDescriptors));
 }
 
-std::string how(int status) {
-  if (WIFSIGNALED(status)) return format_text("signal %d", WTERMSIG(status));
-  return format_text("exit status %d", WEXITSTATUS(status));
-}
-
 int exit_status(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 }  // namespace
 
-Keeper::Keeper(const Options& options) : options_(options), path_(options.binary), program_(options.binary) {}
+Keeper::Keeper(const Options& options) : options_(options), lives_(options.binary, options.backoff) {}
 
 Result<std::unique_ptr<Keeper>> Keeper::create(const Options& options) {
   std::unique_ptr<Keeper> made(new Keeper(options));
@@ -77,10 +89,16 @@ Status Keeper::start() {
   if (!signals_.valid()) return errno_error("signalfd");
   words_ = {options_.binary};
   words_.insert(words_.end(), options_.arguments.begin(), options_.arguments.end());
-  words_.push_back("--keeper-fd");
-  words_.push_back("0000000000");
+  for (const char* option : {"--keeper-says", "--keeper-fd"}) {
+    words_.push_back(option);
+    words_.push_back(std::string(kWordBytes, '0'));
+  }
   for (std::string& word : words_) argv_.push_back(word.data());
   argv_.push_back(nullptr);
+  log_ = UniqueFd(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+  terminal_ = has_terminal();
+  log_without_waiting();
+  for (const int signal : kIgnored) ::signal(signal, SIG_IGN);
   return ok_status();
 }
 
@@ -102,10 +120,6 @@ int Keeper::run() {
 
 // ---- the child ----
 
-const char* Keeper::program() const {
-  return program_.c_str();
-}
-
 void Keeper::start_child() {
   int ends[2] = {-1, -1}, failure[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0 || ::pipe2(failure, O_CLOEXEC) != 0)
@@ -114,8 +128,10 @@ void Keeper::start_child() {
   UniqueFd theirs(ends[1]), failed(failure[0]), fails(failure[1]);
   has_unsent_ = false;
   shelf_->begin_life();
-  char* const word = argv_[argv_.size() - 2];
-  std::snprintf(word, std::strlen("0000000000") + 1, "%d", theirs.get());
+  std::snprintf(argv_[argv_.size() - 2], kWordBytes + 1, "%d", theirs.get());
+  std::snprintf(argv_[argv_.size() - 4], kWordBytes + 1, "%s", life_start_name(lives_.begins_as()).data());
+  ready_ = false;
+  ooms_ = mem::read_oom_kills().value_or(0);
   started_ = monotonic_now();
   child_ = ::fork();
   if (child_ < 0) return give_up("cannot fork");
@@ -124,33 +140,42 @@ void Keeper::start_child() {
   fails.reset();
   int error = 0;
   if (::read(failed.get(), &error, sizeof error) == sizeof error)
-    ORBITKV_ERROR("the keeper cannot run %s: %s", program(), std::strerror(error));
+    ORBITKV_ERROR("the keeper cannot run %s: %s", lives_.program(), std::strerror(error));
 }
 
 // Its own process group: Ctrl-C reaches the keeper, which passes on one signal.
 void Keeper::become_child(int socket, int failure) {
   (void)::setpgid(0, 0);
   const sigset_t set = watched();
+  for (const int signal : kIgnored) ::signal(signal, SIG_DFL);
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
   ::fcntl(socket, F_SETFD, 0);
-  ::execv(program(), argv_.data());
+  if (log_.valid()) ::dup2(log_.get(), STDERR_FILENO);
+  ::execv(lives_.program(), argv_.data());
   const int error = errno;
   (void)!::write(failure, &error, sizeof error);
-  ::_exit(kCannotRun);
+  ::_exit(kExitCannotRun);
 }
 
 void Keeper::take_signals() {
   signalfd_siginfo info;
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
-    if (info.ssi_signo == SIGCHLD) reap();
-    if (info.ssi_signo == SIGHUP) ask_to_leave();
-    if (info.ssi_signo != SIGTERM && info.ssi_signo != SIGINT) continue;
-    stopping_ = true;
-    if (child_ > 0)
-      ::kill(child_, SIGTERM);
+    const int number = static_cast<int>(info.ssi_signo);
+    if (number == SIGCHLD)
+      reap();
+    else if (number == SIGHUP && !(terminal_ && terminal_goes(info)))
+      ask_to_leave();
     else
-      over_ = true;
+      stop(number == SIGQUIT ? SIGQUIT : SIGTERM);
   }
+}
+
+void Keeper::stop(int signal) {
+  stopping_ = true;
+  if (child_ > 0)
+    ::kill(child_, signal);
+  else
+    over_ = true;
 }
 
 void Keeper::ask_to_leave() {
@@ -175,10 +200,9 @@ bool Keeper::take_message() {
     socket_.reset();
     return false;
   }
-  if (shelf_->ready()) {
-    if (failures_ > 0) ORBITKV_INFO("the Manager serves again");
-    ever_ready_ = true;
-    last_good_ = program_;
+  if (shelf_->ready() && !std::exchange(ready_, true)) {
+    if (ended_ > 0) ORBITKV_INFO("the Manager serves again");
+    lives_.serves();
   }
   has_unsent_ = unsent_.send;
   if (has_unsent_) send_answer();
@@ -213,55 +237,27 @@ void Keeper::child_ended(int status) {
     exit_code_ = exit_status(status);
     return;
   }
-  if (shelf_->succession()) {
-    if (!shelf_->successor().empty()) path_ = std::string(shelf_->successor());
-    program_ = path_;
-    failures_ = 0;
-    ORBITKV_INFO("the Manager made place (%s); next: %s", how(status).c_str(), program());
-    return start_child();
-  }
-  // A life that nobody else ended: one that was told to stop, by its own signal, ends both.
-  if (shelf_->ready() && WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-    over_ = true;
-    return;
-  }
-  if (!ever_ready_ && WIFEXITED(status)) {  // it has said why
-    over_ = true;
-    exit_code_ = WEXITSTATUS(status);
-    return;
-  }
-  plan_start(status);
-}
-
-void Keeper::plan_start(int status) {
-  const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-  const bool served = shelf_->ready() && (killed || monotonic_now() - started_ >= kEndedAtOnce);
-  failures_ = served ? 0 : failures_ + 1;
-  if (failures_ == kTries) return give_up("it ends whenever it is started");
-  if (!shelf_->ready() && program_ != last_good_ && !last_good_.empty() && failures_ > 0) {
-    ORBITKV_WARN("%s does not serve (%s): back to %s", program(), how(status).c_str(), last_good_.c_str());
-    program_ = last_good_;
-  } else if (failures_ == 2 && ever_ready_) {
-    program_ = kOwnImage;
-    ORBITKV_WARN("the keeper starts the image that it runs itself");
-  }
-  if (failures_ == kColdAfter) {
-    ORBITKV_WARN("the Manager ended %u times in a row: what was kept is let go of", failures_);
-    shelf_->clear();
-  }
-  const Duration backoff =
-      failures_ == 0 ? Duration{0} : std::min(Duration{options_.backoff.ns << (failures_ - 1)}, kMostBackoff);
-  ORBITKV_WARN("the Manager ended by %s: it is started again%s", how(status).c_str(),
-               shelf_->count() > 0 ? " with what was kept" : "");
+  if (shelf_->succession()) lives_.succeed(shelf_->successor(), shelf_->cold());
+  const bool oom = mem::read_oom_kills().value_or(0) > ooms_;
+  const TimePoint now = monotonic_now();
+  const Lives::Decision next =
+      lives_.ended({status, shelf_->took(), shelf_->ready(), oom, now - started_, now});
+  exit_code_ = next.exit_code;
+  if (next.next == Lives::Next::kGiveUp) return give_up(next.why);
+  if (!next.why.empty())
+    ORBITKV_WARN("%s%s", next.why.c_str(), shelf_->count() > 0 && !next.clear ? " (with what is kept)" : "");
+  over_ = next.next == Lives::Next::kEnd;
+  if (over_) return;
+  if (next.clear) shelf_->clear();
   phase_ = Phase::kWaiting;
-  due_ = monotonic_now() + backoff;
-  if (failures_ == 0) start_child();
+  due_ = now + next.backoff;
+  if (next.backoff == Duration{}) start_child();
 }
 
-void Keeper::give_up(const char* why) {
-  ORBITKV_ERROR("the keeper gives the Manager up: %s; what was kept goes", why);
+void Keeper::give_up(const std::string& why) {
+  ORBITKV_ERROR("the keeper gives the Manager up: %s; what was kept goes", why.c_str());
   over_ = true;
-  exit_code_ = 1;
+  exit_code_ = kExitFailed;
 }
 
 }  // namespace orbitkv::daemon

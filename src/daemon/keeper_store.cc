@@ -81,6 +81,13 @@ void KeeperStore::take_message(const KeeperMessage& message) {
     leave_ = true;
     return;
   }
+  if (message.request == succession_ && message.verb == KeeperVerb::kReply) {
+    succession_ = 0;
+    succeeded_ = message.code == 0
+                     ? ok_status()
+                     : Status(reject("it is no program that the keeper may run; give an absolute path"));
+    return;
+  }
   if (const auto put = puts_.find(message.request); put != puts_.end()) {
     if (message.code != 0) refused_.push_back(put->second);
     puts_.erase(put);
@@ -181,14 +188,20 @@ Result<std::vector<FdStore::Named>> KeeperStore::take() {
   }
 }
 
-Status KeeperStore::succeed(const std::string& binary) {
+Status KeeperStore::succeed(const Successor& successor) {
+  if (!alive_) return busy("the keeper is gone");
   KeeperMessage message;
   message.verb = KeeperVerb::kSucceed;
-  if (!message.set_text(binary)) return reject("the path of the binary is too long");
-  ORBITKV_ASSIGN_OR_RETURN(const Reply reply, ask(message));
-  if (reply.message.code != 0)
-    return reject("'" + binary + "' is no program that the keeper may run; give an absolute path");
+  message.value = successor.cold ? 1 : 0;
+  if (!message.set_text(successor.binary)) return reject("the path of the binary is too long");
+  succeeded_.reset();
+  succession_ = post(message);
   return ok_status();
+}
+
+std::optional<Status> KeeperStore::succeeded() {
+  if (!alive_ && std::exchange(succession_, 0) != 0) return Status(busy("the keeper is gone"));
+  return std::exchange(succeeded_, std::nullopt);
 }
 
 }  // namespace orbitkv::daemon

@@ -30,7 +30,8 @@ class KeeperStore final : public FdStore {
   bool alive() const override { return alive_; }
   void ready() override;
   bool leave_asked() override;
-  Status succeed(const std::string& binary) override;
+  Status succeed(const Successor& successor) override;
+  std::optional<Status> succeeded() override;
 
  private:
   struct Letter {
@@ -54,6 +55,8 @@ class KeeperStore final : public FdStore {
   std::map<std::uint64_t, std::string> puts_;  // unanswered
   std::map<std::uint64_t, bool> removals_;     // answered?
   std::vector<std::string> refused_;
+  std::uint64_t succession_ = 0;  // the request; 0: none is unanswered
+  std::optional<Status> succeeded_;
 };
 
 }  // namespace orbitkv::daemon

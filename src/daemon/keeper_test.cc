@@ -1,6 +1,9 @@
 #include "daemon/keeper.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,13 +41,63 @@ TEST(Keeper, AChildThatNeverServedIsNotStartedAgain) {
 }
 
 TEST(Keeper, TheChildHasItsSocketAndNoBlockedSignal) {
-  EXPECT_EQ(keep("/bin/sh", {"-c", "test \"$1\" = --keeper-fd && test -S /proc/self/fd/$2", "sh"}), 0);
+  EXPECT_EQ(
+      keep("/bin/sh",
+           {"-c", "test \"$1 $2 $3\" = '--keeper-says any --keeper-fd' && test -S /proc/self/fd/$4", "sh"}),
+      0);
   EXPECT_EQ(keep("/bin/sh", {"-c", "kill -TERM $$; exit 5", "sh"}, 0), 1)
       << "it was started until it was given up";
 }
 
+// As a whole: SIGHUP of a terminal that goes is a stop, and one of an operator is an upgrade.
+TEST(Keeper, TheEndOfItsTerminalIsAStop) {
+  int terminal = -1;
+  const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    set_log_level(LogLevel::kOff);
+    auto keeper = Keeper::create({"/bin/sh",
+                                  {"-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.02; done", "sh"},
+                                  milliseconds(1)});
+    ::_exit(keeper.ok() ? (*keeper)->run() : 99);
+  }
+  char up[2] = {};
+  EXPECT_GT(::read(terminal, up, sizeof up), 0);
+  ::close(terminal);
+  int status = 0;
+  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+}
+
+// Whoever reads its log may stand still.
+TEST(Keeper, AFullLogHoldsUpNothing) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_GE(::fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+  const std::string bytes(4096, 'x');
+  while (::write(ends[1], bytes.data(), bytes.size()) > 0) {
+  }
+  while (::write(ends[1], "x", 1) > 0) {
+  }
+  ASSERT_GE(::fcntl(ends[1], F_SETFL, 0), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::dup2(ends[1], STDERR_FILENO);
+    set_log_level(LogLevel::kInfo);
+    auto keeper = Keeper::create({"/bin/sh", {"-c", "kill -TERM $$", "sh"}, milliseconds(1)});
+    ::_exit(keeper.ok() ? (*keeper)->run() : 99);
+  }
+  int status = 0;
+  for (int i = 0; i < 2000 && ::waitpid(pid, &status, WNOHANG) == 0; ++i) ::usleep(10'000);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << "it hangs";
+  ::kill(pid, SIGKILL);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
 TEST(Keeper, AStopIsPassedOn) {
   EXPECT_EQ(keep("/bin/sh", {"-c", "trap 'exit 7' TERM; while :; do sleep 0.02; done", "sh"}, SIGTERM), 7);
+  EXPECT_EQ(keep("/bin/sh", {"-c", "trap 'exit 8' QUIT; while :; do sleep 0.02; done", "sh"}, SIGQUIT), 8);
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ Status Manager::start() {
   ORBITKV_RETURN_IF_ERROR(open_ssd());
   options_.pool.stop_fd = signals_.get();  // Ctrl-C ends a long prefault
   ORBITKV_RETURN_IF_ERROR(open_keep());
-  ORBITKV_ASSIGN_OR_RETURN(pool_, mem::Pool::create(options_.pool));
+  ORBITKV_RETURN_IF_ERROR(make_pool());
   if (ssd_) ssd_->use_pool(*pool_);
   ORBITKV_RETURN_IF_ERROR(make_kept_table());
   Host::Owner& owner = *this;
@@ -69,12 +69,14 @@ Status Manager::watch_signals() {
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  if (options_.keeping == ServeOptions::Keeping::kSystemd) sigaddset(&set, SIGHUP);
   if (pthread_sigmask(SIG_BLOCK, &set, nullptr) != 0) return errno_error("blocking SIGTERM and SIGINT");
   signals_ = UniqueFd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!signals_.valid()) return errno_error("signalfd");
   return loop_->add(signals_.get(), rt::kReadable, [this](rt::Ready) {
     signalfd_siginfo info;
-    while (read(signals_.get(), &info, sizeof info) == sizeof info) on_stop_signal();
+    while (read(signals_.get(), &info, sizeof info) == sizeof info)
+      info.ssi_signo == SIGHUP ? leave() : on_stop_signal();
   });
 }
 
@@ -200,6 +202,8 @@ void Manager::tick() {
   if (leaving_) return;
   const TimePoint now = monotonic_now();
   if (keep_) tick_keep();
+  if (keep_) settle_succession(now);
+  if (leaving_) return;
   listen_again();
   for (const ProcessId process : processes_.take_ended()) host_->on_process_ended(process);
   watch_memory(now);
@@ -219,8 +223,6 @@ void Manager::on_stop_signal() {
     exit_code_ = pending.empty() ? 0 : 1;
     return loop_->stop();
   }
-  // systemd starts the next life, or drops what it stores: a stop need not take anything down.
-  if (options_.keeping == ServeOptions::Keeping::kSystemd) return leave();
   ORBITKV_INFO("stopping: no new work; waiting for claimed copies to end");
   draining_ = true;
   drain_deadline_ = monotonic_now() + options_.drain;

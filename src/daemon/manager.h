@@ -19,6 +19,7 @@
 #include "daemon/control.h"
 #include "daemon/host.h"
 #include "daemon/keep.h"
+#include "daemon/lives.h"
 #include "daemon/processes.h"
 #include "daemon/ssd_tier.h"
 #include "mem/pool.h"
@@ -40,6 +41,7 @@ struct ServeOptions {
   // What outlives the process: nothing, what the keeper at keeper_fd holds, or what systemd does.
   enum class Keeping : std::uint8_t { kNothing, kKeeper, kSystemd } keeping = Keeping::kNothing;
   int keeper_fd = -1;
+  LifeStart start = LifeStart::kAny;  // what the keeper says
 };
 
 class Manager final : private rt::Poller, private Host::Owner {
@@ -54,7 +56,8 @@ class Manager final : private rt::Poller, private Host::Owner {
   // After run(): it has made place for its successor. The process ends without taking down what
   // is kept.
   bool left() const { return leaving_; }
-  // From a signal: the first drains, the second says what is pending and ends.
+  // From a signal: the first drains, the second says what is pending and ends. SIGHUP under systemd
+  // makes place for the next.
   void on_stop_signal();
   std::string status_json() const override;
 
@@ -104,7 +107,11 @@ class Manager final : private rt::Poller, private Host::Owner {
   Status watch_keep();
   void poll_keep();
   void tick_keep();
-  Status succeed(const std::string& binary);
+  Status make_pool();
+  void turn_away(Duration time);
+  void succeed(const FdStore::Successor& successor, Control::Answer answer);
+  void settle_succession(TimePoint now);
+  void answer_succession(const Status& status);
   void leave();
   void check_left(TimePoint now);
 
@@ -144,6 +151,9 @@ class Manager final : private rt::Poller, private Host::Owner {
   std::uint32_t stop_signals_ = 0;
   bool draining_ = false, leaving_ = false;
   TimePoint leave_from_, leave_deadline_;
+  Keep::Found found_ = Keep::Found::kNothing;
+  Control::Answer succession_;  // who asked for a successor; empty: nobody waits
+  TimePoint succession_deadline_;
   bool memory_left_ = false;
   bool listening_ = false;
   std::uint64_t pressure_ = 0;  // as it was last read

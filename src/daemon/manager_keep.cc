@@ -1,13 +1,16 @@
 // The Manager's side of what outlives its process: the start from what an earlier life left, and
 // how it makes place for the next.
 #include <fcntl.h>
+#include <poll.h>
 
 #include <utility>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "daemon/keeper_store.h"
 #include "daemon/manager.h"
 #include "daemon/systemd_store.h"
+#include "mem/pool_size.h"
 
 namespace orbitkv::daemon {
 namespace {
@@ -15,6 +18,10 @@ namespace {
 constexpr Duration kDeviceWithin = milliseconds(500);
 // For the answer to whoever asked.
 constexpr Duration kAnswerFirst = milliseconds(2);
+constexpr Duration kKeeperAnswers = seconds(5);
+// Engines let go of what an earlier Manager left when they are told; others may have died with it mapped.
+constexpr Duration kMemoryWithin = seconds(60);
+constexpr Duration kTurnedAway = milliseconds(100);
 }  // namespace
 
 Status Manager::open_keep() {
@@ -34,7 +41,10 @@ Status Manager::open_keep() {
   keep_->watch_stalls(options_.stall);
   // The device's last word about an earlier life is the lock of its files.
   ORBITKV_CHECK(!options_.ssd || ssd_, "what is kept is looked at when the SSD store is open");
-  ORBITKV_RETURN_IF_ERROR(keep_->find(options_.pool.unit, ssd_ ? ssd_->files() : mem::DeviceFiles()));
+  (void)mem::allow_descriptors(limits::kKeptDescriptors).ok();  // as many as there may be: the rest is told
+  const auto start = options_.start == LifeStart::kSuccessor ? Keep::Start::kSuccessor : Keep::Start::kAny;
+  const mem::DeviceFiles locked = ssd_ ? ssd_->files() : mem::DeviceFiles();
+  ORBITKV_ASSIGN_OR_RETURN(found_, keep_->find(options_.pool.unit, locked, start));
   options_.pool.kept = keep_->pool();
   options_.slabs.keep = keep_.get();
   return ok_status();
@@ -49,14 +59,19 @@ Status Manager::make_kept_table() {
 
 Status Manager::watch_keep() {
   if (!keep_) return ok_status();
-  control_->set_succeed([this](const std::string& binary) { return succeed(binary); });
-  const TimePoint start = monotonic_now();
+  control_->set_succeed([this](const FdStore::Successor& successor, Control::Answer answer) {
+    succeed(successor, std::move(answer));
+  });
   const bool found = keep_->pool() != nullptr;
   keep_->adopt(host_->core(), [this](const UniqueFd& pidfd) { return processes_.enter(pidfd); });
   host_->slabs().inherit(keep_->mappings());
   if (found)
-    ORBITKV_INFO("taking it over took %lld ms",
-                 static_cast<long long>((monotonic_now() - start).ns / 1'000'000));
+    ORBITKV_INFO("it serves %lld ms after its start",
+                 static_cast<long long>((monotonic_now() - started_).ns / 1'000'000));
+  if (found && options_.start == LifeStart::kSmaller) {
+    const auto wanted = host_->slabs().drain(ByteCount(1));
+    if (!wanted.ok()) ORBITKV_WARN("the pool stays as it is: %s", wanted.error().message().c_str());
+  }
   if (keep_->fd() < 0) return ok_status();
   return loop_->add(keep_->fd(), rt::kReadable, [this](rt::Ready ready) {
     // A keeper that has gone stays readable.
@@ -65,11 +80,22 @@ Status Manager::watch_keep() {
   });
 }
 
-void Manager::poll_keep() {
-  keep_->poll();
-  if (keep_->leave_asked()) {
-    const Status asked = succeed({});
-    if (!asked.ok()) ORBITKV_WARN("it stays: %s", asked.error().message().c_str());
+// The memory that a cold start needs may still be mapped by engines of the Manager before.
+Status Manager::make_pool() {
+  const TimePoint deadline = monotonic_now() + kMemoryWithin;
+  for (bool said = false;; turn_away(kTurnedAway)) {
+    auto made = fault_hit(FaultPoint::kManagerNoMemory)
+                    ? Result<std::unique_ptr<mem::Pool>>(busy("no memory (ORBITKV_FAULT)"))
+                    : mem::Pool::create(options_.pool);
+    if (made.ok()) {
+      pool_ = std::move(*made);
+      return ok_status();
+    }
+    const bool waits = made.error().code() == Code::kBusy && found_ == Keep::Found::kLetGo;
+    if (!waits || stop_signals_ > 0 || monotonic_now() > deadline) return made.error();
+    if (!std::exchange(said, true))
+      ORBITKV_WARN("%s: waiting until engines have let go of the memory of the Manager before",
+                   made.error().message().c_str());
   }
 }
 
@@ -82,11 +108,52 @@ void Manager::tick_keep() {
   }
 }
 
-Status Manager::succeed(const std::string& binary) {
-  if (draining_) return reject("the Manager stops already");
-  ORBITKV_RETURN_IF_ERROR(keep_->succeed(binary));
+// Whoever connects is told that what it has mapped is nobody's any more.
+void Manager::turn_away(Duration time) {
+  const int ms = static_cast<int>(time.ns / 1'000'000);
+  pollfd ready[] = {{listener_->fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+  if (::poll(ready, 2, ms) <= 0) return;
+  if (ready[1].revents != 0) ++stop_signals_;
+  auto accepted = listener_->accept();
+  if (!accepted.ok() || !accepted->has_value()) return;
+  shm::Socket socket = std::move(**accepted);
+  if (!shm::authenticate_peer(socket).ok() || !socket.receive_within(ms).ok()) return;
+  refuse(socket, recompute("a cold start: this Manager waits for the memory of the one before"));
+}
+
+void Manager::poll_keep() {
+  keep_->poll();
+  if (keep_->leave_asked())
+    succeed({}, [](const Result<std::string>& answer) {
+      if (!answer.ok()) ORBITKV_WARN("it stays: %s", answer.error().message().c_str());
+    });
+  tick();  // an answer to an upgrade, or a receipt that lets a slab go
+}
+
+// The keeper is asked, and nobody waits for it but who asked.
+void Manager::succeed(const FdStore::Successor& successor, Control::Answer answer) {
+  if (draining_ || leaving_) return answer(reject("the Manager stops already"));
+  if (succession_) return answer(busy("an upgrade is under way already"));
+  if (const Status asked = keep_->succeed(successor); !asked.ok()) return answer(asked.error());
+  succession_ = std::move(answer);
+  succession_deadline_ = monotonic_now() + kKeeperAnswers;
+}
+
+void Manager::settle_succession(TimePoint now) {
+  const auto answer = keep_->succeeded();
+  if (!succession_) return;
+  if (answer)
+    answer_succession(*answer);
+  else if (now > succession_deadline_)
+    answer_succession(busy("the keeper does not answer: is it stopped? This Manager serves on"));
+}
+
+void Manager::answer_succession(const Status& status) {
+  const Control::Answer answer = std::exchange(succession_, nullptr);
+  if (!status.ok()) return answer(status.error());
+  if (draining_) return answer(reject("the Manager stops already"));
   leave();
-  return ok_status();
+  answer(std::string(R"({"upgrading":true})"));
 }
 
 // Nothing is taken down: engines see their Manager go, and attach to the next one with what they

@@ -1,4 +1,6 @@
 // The Manager's side of the SSD: when its store is driven, and the operator's commands.
+#include <poll.h>
+
 #include <algorithm>
 
 #include "base/log.h"
@@ -7,6 +9,12 @@
 namespace orbitkv::daemon {
 namespace {
 constexpr Duration kAnsweredStays = seconds(5);
+constexpr Duration kStoreWithin = seconds(30);
+
+bool is_readable(int fd) {
+  pollfd ready{fd, POLLIN, 0};
+  return ::poll(&ready, 1, 0) == 1;
+}
 }  // namespace
 
 Status Manager::open_ssd() {
@@ -14,7 +22,16 @@ Status Manager::open_ssd() {
   options_.ssd->store.stop_fd = signals_.get();
   options_.ssd->store.progress = [](const std::string& line) { ORBITKV_INFO("%s", line.c_str()); };
   options_.ssd->admission.seed = options_.core.seed[0];
-  ORBITKV_ASSIGN_OR_RETURN(ssd_, SsdTier::open(*options_.ssd));
+  // The Manager before may have writes under way: the kernel has its lock until they have ended.
+  const TimePoint deadline = monotonic_now() + kStoreWithin;
+  auto tier = SsdTier::open(*options_.ssd);
+  while (!tier.ok() && tier.error().code() == Code::kBusy && monotonic_now() < deadline &&
+         options_.keeping != ServeOptions::Keeping::kNothing && !is_readable(signals_.get())) {
+    ORBITKV_WARN("%s; waiting for it", tier.error().message().c_str());
+    tier = SsdTier::open(*options_.ssd);
+  }
+  if (!tier.ok()) return tier.error();
+  ssd_ = std::move(*tier);
   ORBITKV_INFO("%s", ssd_->opened_text().c_str());
   options_.pool.unit = ssd_->unit();
   return ok_status();

@@ -38,8 +38,9 @@ Shelf::Answer Shelf::handle(std::span<const std::byte> bytes, UniqueFd fd) {
   switch (in->verb) {
     case KeeperVerb::kPut: answer.message.code = put(in->view(), std::move(fd)); break;
     case KeeperVerb::kRemove: remove(in->view()); break;
-    case KeeperVerb::kSucceed: answer.message.code = succeed(in->view()); break;
+    case KeeperVerb::kSucceed: answer.message.code = succeed(in->view(), in->value != 0); break;
     case KeeperVerb::kGet:
+      took_ = true;
       answer.message.value = count_;
       if (in->value >= count_) break;
       answer.message.set_text(places_[in->value].view());
@@ -87,13 +88,14 @@ void Shelf::clear() {
   while (count_ > 0) places_[--count_].fd.reset();
 }
 
-std::uint16_t Shelf::succeed(std::string_view path) {
+std::uint16_t Shelf::succeed(std::string_view path, bool cold) {
   std::array<char, kKeeperPathBytes + 1> text{};
   std::copy(path.begin(), path.end(), text.begin());
   if (!path.empty() && !is_program(text.data())) return code_of(Code::kReject);
   std::copy(path.begin(), path.end(), successor_.begin());
   successor_bytes_ = path.size();
   succession_ = true;
+  cold_ = cold;
   return code_of(Code::kOk);
 }
 

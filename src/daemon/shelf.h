@@ -32,10 +32,12 @@ class Shelf {
   std::uint32_t count() const { return count_; }
 
   // ---- what it was told, until the next life begins ----
+  bool took() const { return took_; }  // it has asked for what is kept
   bool ready() const { return ready_; }
   bool succession() const { return succession_; }
   std::string_view successor() const { return {successor_.data(), successor_bytes_}; }
-  void begin_life() { ready_ = succession_ = false; }
+  bool cold() const { return cold_; }  // the successor need not go on with what is kept
+  void begin_life() { took_ = ready_ = succession_ = cold_ = false; }
 
  private:
   struct Place {
@@ -47,12 +49,12 @@ class Shelf {
   Place* find(std::string_view name);
   std::uint16_t put(std::string_view name, UniqueFd fd);
   void remove(std::string_view name);
-  std::uint16_t succeed(std::string_view path);
+  std::uint16_t succeed(std::string_view path, bool cold);
 
   std::uint32_t most_;
   std::uint32_t count_ = 0;
   std::array<Place, limits::kKeptDescriptors> places_;  // the first count_ are taken
-  bool ready_ = false, succession_ = false;
+  bool took_ = false, ready_ = false, succession_ = false, cold_ = false;
   std::array<char, kKeeperPathBytes> successor_{};
   std::size_t successor_bytes_ = 0;
 };

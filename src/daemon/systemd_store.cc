@@ -157,8 +157,11 @@ void SystemdStore::ready() {
   post({"READY=1", {}, {}});  // whoever starts us gives up waiting, and says so
 }
 
-Status SystemdStore::succeed(const std::string&) {
-  return reject("systemd starts the next Manager: systemctl restart the unit; what is kept stays");
+Status SystemdStore::succeed(const Successor&) {
+  return reject(
+      "systemd starts the next Manager: put the new binary in its place, then systemctl reload (the unit "
+      "needs "
+      "ExecReload= and Restart=, as docs/upgrade.md has them)");
 }
 
 }  // namespace orbitkv::daemon

@@ -40,7 +40,8 @@ class SystemdStore final : public FdStore {
   int fd() const override { return -1; }
   bool alive() const override { return true; }
   void ready() override;
-  Status succeed(const std::string& binary) override;
+  Status succeed(const Successor& successor) override;
+  std::optional<Status> succeeded() override { return std::nullopt; }
 
  private:
   explicit SystemdStore(Given given) : given_(std::move(given)) {}

@@ -159,6 +159,17 @@ std::optional<std::uint64_t> read_memory_pressure(const std::string& root) {
   return sum;
 }
 
+std::optional<std::uint64_t> read_oom_kills(const std::string& root) {
+  std::optional<std::uint64_t> kills;
+  each_cgroup(root, kV2, [&](const std::string& directory) {
+    const auto events = kills ? std::nullopt : read_text(directory + "/memory.events");
+    if (events) kills = named_number(*events, "oom_kill");
+  });
+  if (kills) return kills;
+  const auto system = read_text(root + "/proc/vmstat");
+  return system ? named_number(*system, "oom_kill") : std::nullopt;
+}
+
 ByteCount default_pool_bytes(const HostMemory& memory) {
   const std::uint64_t step = limits::kHugePageBytes.value;
   const std::uint64_t quarter = std::min(kDefaultPoolMost.value, memory.available.value / 4);

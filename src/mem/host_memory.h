@@ -24,6 +24,10 @@ HostMemory read_host_memory(const std::string& root = "");
 // nullopt: nothing here counts that (cgroup v1, or none).
 std::optional<std::uint64_t> read_memory_pressure(const std::string& root = "");
 
+// How often the kernel has killed a process of this cgroup for want of memory, or, where that is not
+// counted, any process. nullopt: nothing counts it.
+std::optional<std::uint64_t> read_oom_kills(const std::string& root = "");
+
 // min(30 GiB, a quarter of the available memory) in whole 2 MiB, at least 2 MiB.
 ByteCount default_pool_bytes(const HostMemory& memory);
 

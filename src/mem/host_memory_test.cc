@@ -52,6 +52,17 @@ TEST_F(HostMemoryTree, PressureIsCountedUpToTheRoot) {
   EXPECT_EQ(read_memory_pressure(root_), 37u);
 }
 
+TEST_F(HostMemoryTree, KillsForWantOfMemoryAreThoseOfTheNearestThatCountsThem) {
+  EXPECT_FALSE(read_oom_kills(root_));
+  put("/proc/vmstat", "pgfault 9\noom_kill 5\nnumb 1\n");
+  EXPECT_EQ(read_oom_kills(root_), 5u);
+  mount_v2("/user/engine");
+  put("/sys/fs/cgroup/user/memory.events", "oom 4\noom_kill 3\n");
+  EXPECT_EQ(read_oom_kills(root_), 3u);
+  put("/sys/fs/cgroup/user/engine/memory.events", "low 1\noom 2\noom_kill 1\noom_group_kill 0\n");
+  EXPECT_EQ(read_oom_kills(root_), 1u);
+}
+
 TEST_F(HostMemoryTree, EveryV2LimitUpToTheRootCounts) {
   mount_v2("/user/engine");
   put("/sys/fs/cgroup/user/engine/memory.max", "6442450944\n");  // 6 GiB

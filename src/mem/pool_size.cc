@@ -87,7 +87,7 @@ Status check_memory(const PoolConfig& config, const HostMemory& memory) {
   const ByteCount needed = config.bytes - std::min(config.bytes, reserved);
   const ByteCount room(memory.available.value - memory.available.value / kHeadroomShare);
   if (needed <= room) return ok_status();
-  return reject(
+  return busy(
       format_text("a pool of %.2f GiB does not fit: %.2f GiB of memory are available (by %s) and %.2f GiB "
                   "in reserved huge pages; lower --pool-size or free memory",
                   gibibytes(config.bytes), gibibytes(memory.available), memory.bound_by.c_str(),

@@ -83,7 +83,7 @@ TEST(Pool, ASizeThatIsNotThereIsRefusedByName) {
   config.bytes = read_host_memory().available + 64 * kGiB;
   const auto pool = Pool::create(config);
   ASSERT_FALSE(pool.ok());
-  EXPECT_EQ(pool.error().code(), Code::kReject);
+  EXPECT_EQ(pool.error().code(), Code::kBusy);
   for (const char* word : {"--pool-size", "available", "a pool of "})
     EXPECT_NE(pool.error().message().find(word), std::string::npos) << pool.error().message();
   config.bytes = ByteCount(0);

@@ -83,8 +83,8 @@ Result<UniqueFd> take_lock(const std::string& socket_path) {
   char pid[16] = {};
   const ssize_t n = ::pread(lock.get(), pid, sizeof pid - 1, 0);
   pid[n > 0 ? ::strcspn(pid, "\n") : 0] = '\0';
-  return reject("another Manager (pid " + std::string(pid) + ") serves " + socket_path +
-                "; stop it or choose another --bootstrap-socket");
+  return busy("another Manager (pid " + std::string(pid) + ") serves " + socket_path +
+              "; stop it or choose another --bootstrap-socket");
 }
 
 // Under the lock: a socket that lies there belongs to a Manager that has ended.

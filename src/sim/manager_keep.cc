@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "base/check.h"
 #include "mem/kept_table.h"
 #include "sim/cells.h"
 #include "sim/engine.h"
@@ -35,7 +36,7 @@ bool overlap(const mem::KeptPlace& a, const Place& b) {
 void ManagerNode::find_kept(mem::PoolConfig& pool) {
   keep_ = std::make_unique<daemon::Keep>(shelf_.open());
   keep_->watch_stalls(world_.config().stalls);
-  const Status read = keep_->find(pool.unit, tier_ ? tier_->files() : mem::DeviceFiles());
+  const auto read = keep_->find(pool.unit, tier_ ? tier_->files() : mem::DeviceFiles());
   ORBITKV_CHECK(read.ok(), "the simulated store answers");
   const std::vector<Place> device = std::exchange(device_writes_, {});
   pool.kept = keep_->pool();

@@ -44,7 +44,8 @@ class Shelf::Store final : public daemon::FdStore {
   int fd() const override { return -1; }
   bool alive() const override { return true; }
   void ready() override {}
-  Status succeed(const std::string&) override { return ok_status(); }
+  Status succeed(const Successor&) override { return ok_status(); }
+  std::optional<Status> succeeded() override { return ok_status(); }
 
  private:
   bool heard() { return !shelf_.manager_.on_store_call(); }

@@ -90,7 +90,7 @@ Status lock(int fd) {
     ::usleep(10'000);
   if (status == 0) return ok_status();
   if (errno == EWOULDBLOCK)
-    return reject("in use by another process; stop it, or give each Manager a path of its own");
+    return busy("in use by another process; stop it, or give each Manager a path of its own");
   return errno_error("cannot lock it");
 }
 

@@ -89,7 +89,7 @@ def unit():
 
 
 @pytest.mark.skipif(bool(os.environ.get("ORBITKV_FAKE_ONLY")), reason="needs a Manager")
-@pytest.mark.parametrize("number,code", [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize("number,code", [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0), (signal.SIGHUP, 77)])
 def test_blocks_outlive_a_restart_of_the_unit(unit, number, code):
     assert unit.start()["kept"]["by"] == "systemd"
     assert ["READY=1"] in unit.said

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/limits.h"
 #include "base/version.h"
 #include "shm/bootstrap.h"
 #include "wire/lifecycle.h"
@@ -32,6 +33,13 @@ Result<std::string> ask_manager(const Asker& asker, std::span<const std::byte> q
   ORBITKV_ASSIGN_OR_RETURN(auto reply, ask(socket, question, timeout_ms));
   ORBITKV_ASSIGN_OR_RETURN(auto answer, wire::decode_status_reply(reply.frame));
   return answer.json;
+}
+
+Result<std::string> ask_control(const Asker& asker, const std::string& command) {
+  if (command.size() > limits::kControlBytes) return reject("the command is too long");
+  std::vector<std::byte> question;
+  wire::encode(wire::ControlRequest{1, command}, question);
+  return ask_manager(asker, question);
 }
 
 }  // namespace orbitkv::daemon::cli

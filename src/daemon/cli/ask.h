@@ -17,5 +17,7 @@ struct Asker {
 };
 // The JSON of the StatusReply. Errors say what is wrong with the socket, or are the Manager's.
 Result<std::string> ask_manager(const Asker& asker, std::span<const std::byte> question);
+// A command (daemon/control.h), as JSON; so is the answer.
+Result<std::string> ask_control(const Asker& asker, const std::string& command);
 
 }  // namespace orbitkv::daemon::cli

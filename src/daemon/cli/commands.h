@@ -48,6 +48,8 @@ struct ServeFlags {
   bool keep = false;
   std::string keep_with = "auto";
   int keeper_fd = -1;  // of the child of a keeper; -1: there is none
+  std::string keeper_says = "any";
+  bool can_keep = false;  // only says what it could go on with
 };
 // `arguments`: those of the process behind its name, for a keeper to start it with.
 int serve(const ServeFlags& flags, const std::vector<std::string>& arguments);
@@ -55,6 +57,7 @@ int serve(const ServeFlags& flags, const std::vector<std::string>& arguments);
 struct UpgradeFlags {
   std::string socket;
   std::string binary;  // "": what stands at the path of the running one
+  bool cold = false;
   bool json = false;
 };
 int upgrade(const UpgradeFlags& flags);

@@ -3,11 +3,9 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "base/limits.h"
 #include "daemon/cli/ask.h"
 #include "daemon/cli/commands.h"
 #include "daemon/cli/fields.h"
-#include "wire/lifecycle.h"
 
 namespace orbitkv::daemon::cli {
 namespace {
@@ -16,11 +14,8 @@ using nlohmann::json;
 constexpr std::uint32_t kControlMs = 60'000;  // a drop waits for the device
 
 Result<json> control(const std::string& socket, const char* name, const json& request) {
-  std::vector<std::byte> question;
   const std::string asked = request.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (asked.size() > limits::kControlBytes) return reject("the command is too long");
-  wire::encode(wire::ControlRequest{1, asked}, question);
-  ORBITKV_ASSIGN_OR_RETURN(const std::string text, ask_manager({socket, name, kControlMs}, question));
+  ORBITKV_ASSIGN_OR_RETURN(const std::string text, ask_control({socket, name, kControlMs}, asked));
   json answer = json::parse(text, nullptr, false);
   if (!answer.is_object()) return bug("the Manager's answer is no JSON object");
   return answer;
@@ -228,15 +223,6 @@ int drop(const DropFlags& flags) {
   auto answer = control(flags.socket, "drop", request);
   if (!answer.ok()) return failed("drop", answer.error());
   return show_dropped("drop", *answer, flags.json);
-}
-
-int upgrade(const UpgradeFlags& flags) {
-  json request = {{"command", "upgrade"}};
-  if (!flags.binary.empty()) request["binary"] = flags.binary;
-  const auto answer = control(flags.socket, "orbitkv upgrade", request);
-  if (!answer.ok()) return failed("upgrade", answer.error());
-  std::printf("%s\n", flags.json ? answer->dump().c_str() : "the Manager makes place for its successor");
-  return 0;
 }
 
 }  // namespace orbitkv::daemon::cli

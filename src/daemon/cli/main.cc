@@ -81,6 +81,8 @@ void add_serve_keep(CLI::App& serve, daemon::cli::ServeFlags& flags) {
       ->capture_default_str()
       ->group("KEEP");
   serve.add_option("--keeper-fd", flags.keeper_fd)->group("");
+  serve.add_option("--keeper-says", flags.keeper_says)->group("");
+  serve.add_flag("--can-keep", flags.can_keep)->group("");
 }
 
 void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
@@ -158,13 +160,16 @@ void add_upgrade(CLI::App& app, daemon::cli::UpgradeFlags& flags) {
       "upgrade", "Put a new Manager in the place of a running one (serve --keep); its blocks stay.");
   upgrade->footer(
       "Example: orbitkv upgrade\n"
-      "Engines go on: they attach to the new one by themselves and keep what they have mapped. Under "
-      "systemd:\n"
-      "systemctl restart.");
+      "Engines go on: they attach to the new one by themselves and keep what they have mapped. A binary "
+      "that\n"
+      "could not go on with the blocks is refused, and one that does not come to serve is given up for the\n"
+      "one before. Under systemd: systemctl reload.");
   upgrade->add_option("--bootstrap-socket", flags.socket,
                       "socket of the Manager [the default path of serve]");
   upgrade->add_option("--binary", flags.binary,
                       "absolute path of the new orbitkv [what stands at the path of the running one]");
+  upgrade->add_flag("--cold", flags.cold,
+                    "also to one that cannot go on with the blocks: they are let go of");
   upgrade->add_flag("--json", flags.json, "one JSON object");
 }
 

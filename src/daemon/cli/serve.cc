@@ -11,9 +11,12 @@
 #include "base/text.h"
 #include "base/version.h"
 #include "daemon/cli/commands.h"
+#include "daemon/exits.h"
 #include "daemon/keeper.h"
+#include "daemon/keeper_protocol.h"
 #include "daemon/manager.h"
 #include "daemon/systemd_store.h"
+#include "mem/kept_table.h"
 
 namespace orbitkv::daemon::cli {
 namespace {
@@ -197,11 +200,19 @@ Result<std::optional<ServeOptions::Keeping>> keeping(const ServeFlags& flags) {
     return reject("--keep-with is auto, keeper or systemd, not '" + flags.keep_with + "'");
   if (!flags.keep && flags.keep_with != "auto") return reject("--keep-with needs --keep");
   if (!flags.keep) return std::optional(Keeping::kNothing);
+  if (life_start_of(flags.keeper_says) == LifeStart::kCount) return reject("--keeper-says is for the keeper");
   if (flags.keeper_fd >= 0) return std::optional(Keeping::kKeeper);
   const bool stores = SystemdStore::offered();
   if (flags.keep_with == "systemd" || (flags.keep_with == "auto" && stores))
     return std::optional(Keeping::kSystemd);
   return std::optional<Keeping>();
+}
+
+// Of a Manager that could not start. Only a keeper knows what to do with more than that it failed.
+int failed_start(ServeOptions::Keeping keeping, const Error& error) {
+  if (keeping != ServeOptions::Keeping::kKeeper) return kExitFailed;
+  if (error.code() == Code::kBusy || error.code() == Code::kReconnect) return kExitTryAgain;
+  return error.code() == Code::kRecompute ? kExitCannotKeep : kExitFailed;
 }
 
 int keep(const std::vector<std::string>& arguments) {
@@ -244,6 +255,10 @@ std::string format_size(ByteCount bytes) {
 }
 
 int serve(const ServeFlags& flags, const std::vector<std::string>& arguments) {
+  if (flags.can_keep) {
+    std::printf("{\"kept_format\":%u,\"keeper\":%u}\n", mem::kKeptFormat, kKeeperVersion);
+    return kExitDone;
+  }
   auto level = parse_log_level(flags.log_level);
   auto options = check_together(flags);
   auto keeper = keeping(flags);
@@ -257,16 +272,19 @@ int serve(const ServeFlags& flags, const std::vector<std::string>& arguments) {
   if (!*keeper) return keep(arguments);
   options->keeping = **keeper;
   options->keeper_fd = flags.keeper_fd;
+  options->start = life_start_of(flags.keeper_says);
   auto manager = Manager::create(*options);
   if (!manager.ok()) {
     std::fprintf(stderr, "orbitkv serve: %s\n", manager.error().message().c_str());
-    return 1;
+    return failed_start(options->keeping, manager.error());
   }
   ORBITKV_INFO("orbitkv %s serves at %s with a pool of %s (huge pages %s)", kVersion, options->socket.c_str(),
                format_size(options->pool.bytes).c_str(), flags.huge_pages.c_str());
   const int code = (*manager)->run();
-  if ((*manager)->left()) ::_exit(0);
+  if ((*manager)->left()) ::_exit(kExitMadePlace);
   ORBITKV_INFO("stopped");
+  // What systemd stores may be gone on with: by a restart, which is a stop and a start.
+  if (options->keeping == ServeOptions::Keeping::kSystemd) ::_exit(code);
   // A device that does not answer would hold up the end, and may write until the process is gone.
   if ((*manager)->device_busy()) ::_exit(code);
   return code;

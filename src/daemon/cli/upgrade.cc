@@ -1,0 +1,117 @@
+// orbitkv upgrade: asks the new binary whether it could go on, then the Manager to make place.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "base/time.h"
+#include "base/unique_fd.h"
+#include "daemon/cli/ask.h"
+#include "daemon/cli/commands.h"
+#include "wire/lifecycle.h"
+
+namespace orbitkv::daemon::cli {
+namespace {
+using nlohmann::json;
+
+constexpr std::uint32_t kAskMs = 10'000;
+constexpr Duration kSaysWithin = seconds(10);
+constexpr std::size_t kMostSaid = 4096;
+
+// stdout of `binary serve --can-keep`, if it ends well within its time.
+Result<std::string> said_by(const std::string& binary) {
+  std::array<int, 2> ends{-1, -1};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return errno_error("pipe");
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  const pid_t child = ::fork();
+  if (child < 0) return errno_error("fork");
+  if (child == 0) {
+    ::dup2(theirs.get(), STDOUT_FILENO);
+    ::dup2(::open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
+    ::execl(binary.c_str(), binary.c_str(), "serve", "--can-keep", nullptr);
+    ::_exit(127);
+  }
+  theirs.reset();
+  std::string text;
+  const TimePoint deadline = monotonic_now() + kSaysWithin;
+  std::array<char, 512> part;
+  for (ssize_t got = 1; got > 0 && text.size() < kMostSaid;) {
+    pollfd ready{ours.get(), POLLIN, 0};
+    const std::int64_t left = (deadline - monotonic_now()).ns / 1'000'000;
+    got = left > 0 && ::poll(&ready, 1, static_cast<int>(left)) == 1
+              ? ::read(ours.get(), part.data(), part.size())
+              : -1;
+    if (got > 0) text.append(part.data(), static_cast<std::size_t>(got));
+    if (got < 0) ::kill(child, SIGKILL);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return reject("it does not know serve --can-keep");
+  return text;
+}
+
+// What the running one keeps, and at which path it stands.
+struct Running {
+  std::uint64_t format = 0;
+  std::string path;
+};
+Result<Running> running(const std::string& socket) {
+  std::vector<std::byte> question;
+  wire::encode(wire::StatusRequest{1}, question);
+  ORBITKV_ASSIGN_OR_RETURN(const std::string text, ask_manager({socket, "upgrade", kAskMs}, question));
+  const json status = json::parse(text, nullptr, false);
+  if (!status.is_object()) return bug("the Manager's status is no JSON object");
+  if (!status.contains("kept")) return reject("nothing of this Manager outlives it; start it with --keep");
+  Running out;
+  out.format = status["kept"].value("format", std::uint64_t{0});
+  std::error_code error;
+  out.path = std::filesystem::read_symlink("/proc/" + std::to_string(status.value("pid", 0)) + "/exe", error);
+  const std::string gone = " (deleted)";
+  if (out.path.ends_with(gone)) out.path.resize(out.path.size() - gone.size());
+  return out;
+}
+
+Status check_successor(const UpgradeFlags& flags) {
+  ORBITKV_ASSIGN_OR_RETURN(const Running now, running(flags.socket));
+  const std::string& path = flags.binary.empty() ? now.path : flags.binary;
+  if (path.empty() || path[0] != '/' || ::access(path.c_str(), X_OK) != 0)
+    return reject("'" + path + "' is no program that the keeper may run; give an absolute path");
+  const char* const remedy = "; --cold upgrades all the same, and lets go of what is kept";
+  const auto said = said_by(path);
+  if (!said.ok())
+    return reject(path + " cannot say what it could go on with: " + said.error().message() + remedy);
+  const json can = json::parse(*said, nullptr, false);
+  const std::uint64_t format = can.is_object() ? can.value("kept_format", std::uint64_t{0}) : 0;
+  if (format == now.format) return ok_status();
+  return reject(format_text("%s goes on with kept memory of format %llu, what is kept has format %llu%s",
+                            path.c_str(), static_cast<unsigned long long>(format),
+                            static_cast<unsigned long long>(now.format), remedy));
+}
+
+Result<std::string> ask_for_place(const UpgradeFlags& flags) {
+  if (!flags.cold) ORBITKV_RETURN_IF_ERROR(check_successor(flags));
+  json request = {{"command", "upgrade"}};
+  if (!flags.binary.empty()) request["binary"] = flags.binary;
+  if (flags.cold) request["cold"] = true;
+  return ask_control({flags.socket, "orbitkv upgrade", kAskMs}, request.dump());
+}
+}  // namespace
+
+int upgrade(const UpgradeFlags& flags) {
+  const auto answer = ask_for_place(flags);
+  if (!answer.ok()) {
+    std::fprintf(stderr, "orbitkv upgrade: %s\n", answer.error().message().c_str());
+    return 1;
+  }
+  std::printf("%s\n", flags.json ? answer->c_str() : "the Manager makes place for its successor");
+  return 0;
+}
+
+}  // namespace orbitkv::daemon::cli

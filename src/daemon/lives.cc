@@ -1,0 +1,153 @@
+#include "daemon/lives.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <utility>
+
+#include "base/text.h"
+#include "daemon/exits.h"
+
+namespace orbitkv::daemon {
+namespace {
+
+constexpr unsigned kColdAfter = 5;  // crashes, until what is kept is let go of
+constexpr unsigned kTries = 10;     // failures, until it is given up
+constexpr Duration kEndedAtOnce = seconds(1);
+constexpr Duration kMostBackoff = seconds(5);
+constexpr Duration kAgainFor = seconds(300);
+constexpr Duration kOomWithin = seconds(300);
+// The image of this very process, whatever stands at its path by now.
+constexpr const char* kOwnImage = "/proc/self/exe";
+constexpr std::array<std::string_view, static_cast<std::size_t>(LifeStart::kCount)> kStarts = {
+    "any", "successor", "smaller"};
+
+bool exited_with(int status, int code) {
+  return WIFEXITED(status) && WEXITSTATUS(status) == code;
+}
+
+// Not an end that it chose, and has given a reason for.
+bool crashed(int status) {
+  if (WIFSIGNALED(status)) return true;
+  const int code = WEXITSTATUS(status);
+  return code != kExitFailed && code != kExitUsage && code != kExitCannotRun;
+}
+
+std::string how(int status) {
+  if (WIFSIGNALED(status)) return format_text("signal %d", WTERMSIG(status));
+  return format_text("exit status %d", WEXITSTATUS(status));
+}
+
+}  // namespace
+
+std::string_view life_start_name(LifeStart start) {
+  return kStarts[static_cast<std::size_t>(start)];
+}
+
+LifeStart life_start_of(std::string_view name) {
+  const auto it = std::find(kStarts.begin(), kStarts.end(), name);
+  return static_cast<LifeStart>(it - kStarts.begin());
+}
+
+Lives::Lives(std::string binary, Duration backoff)
+    : backoff_(backoff), path_(std::move(binary)), program_(path_) {}
+
+void Lives::serves() {
+  ever_ready_ = true;
+  agains_ = 0;
+  last_good_ = program_;
+  if (program_ != kOwnImage) path_ = program_;
+}
+
+void Lives::succeed(std::string_view binary, bool cold) {
+  successor_ = binary;
+  asked_ = true;
+  cold_ = cold;
+}
+
+Lives::Decision Lives::ended(const End& end) {
+  const bool asked = std::exchange(asked_, false);
+  start_ = LifeStart::kAny;
+  if (exited_with(end.status, kExitMadePlace)) return made_place(asked);
+  // One that was told to stop, by its own signal, ends both.
+  if (end.ready && exited_with(end.status, kExitDone)) return {.next = Next::kEnd};
+  // It has said why.
+  if (!ever_ready_ && WIFEXITED(end.status))
+    return {.next = Next::kEnd, .exit_code = WEXITSTATUS(end.status)};
+  if (exited_with(end.status, kExitTryAgain)) return try_again(end);
+  if (exited_with(end.status, kExitCannotKeep) && !last_good_.empty()) return cannot_keep();
+  const bool killed = WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGKILL;
+  if (killed && end.oom) return out_of_memory(end);
+  if (!end.ready || (!killed && end.lived < kEndedAtOnce)) return failed(end);
+  failures_ = crashes_ = 0;
+  return {.why = "the Manager ended by " + how(end.status) + ": it is started again"};
+}
+
+Lives::Decision Lives::made_place(bool asked) {
+  program_ = asked && !successor_.empty() ? successor_ : path_;
+  failures_ = crashes_ = 0;
+  start_ = asked && cold_ ? LifeStart::kAny : LifeStart::kSuccessor;
+  return {.why = "the Manager made place; next: " + program_};
+}
+
+// Nothing is wrong with the binary, nor with what is kept.
+Lives::Decision Lives::try_again(const End& end) {
+  if (agains_++ == 0) again_since_ = end.now;
+  if (end.now - again_since_ > kAgainFor) return failed(end);
+  return {.backoff = backoff(agains_), .why = "the Manager cannot start now: it is tried again"};
+}
+
+Lives::Decision Lives::cannot_keep() {
+  Decision out{.why = program_ + " cannot go on with what is kept: back to " + last_good_ +
+                      "; orbitkv upgrade --cold gives up what is kept"};
+  program_ = last_good_;
+  return out;
+}
+
+// Memory that is kept outlives whom the kernel kills for it: the next life has to have less.
+Lives::Decision Lives::out_of_memory(const End& end) {
+  if (ooms_ > 0 && end.now - last_oom_ > kOomWithin) ooms_ = 0;
+  last_oom_ = end.now;
+  Decision out = failed(end);
+  if (out.next != Next::kStart) return out;
+  if (++ooms_ == 1) {
+    start_ = LifeStart::kSmaller;
+    out.why = "the kernel killed the Manager for want of memory: the next has a slab less; lower --pool-size";
+  } else {
+    out.clear = true;
+    out.why =
+        "the kernel killed the Manager for want of memory again: what was kept is let go of; lower "
+        "--pool-size";
+  }
+  return out;
+}
+
+Lives::Decision Lives::failed(const End& end) {
+  if (++failures_ == kTries)
+    return {.next = Next::kGiveUp, .exit_code = kExitFailed, .why = "it ends whenever it is started"};
+  Decision out{.backoff = backoff(failures_),
+               .why = "the Manager ended by " + how(end.status) + ": it is started again"};
+  if (!end.ready && program_ != last_good_ && !last_good_.empty()) {
+    out.why = program_ + " does not serve (" + how(end.status) + "): back to " + last_good_;
+    program_ = last_good_;
+  } else if (failures_ == 2 && ever_ready_) {
+    program_ = kOwnImage;
+    out.why += ", by the image that the keeper runs itself";
+  }
+  crashes_ = end.took && crashed(end.status) ? crashes_ + 1 : 0;
+  if (crashes_ < kColdAfter) return out;
+  out.clear = true;
+  crashes_ = 0;
+  out.why =
+      format_text("the Manager crashed %u times in a row with what was kept: that is let go of", kColdAfter);
+  return out;
+}
+
+Duration Lives::backoff(unsigned times) const {
+  const unsigned shift = std::min(times, 16u) - 1;
+  return std::min(Duration{backoff_.ns << shift}, kMostBackoff);
+}
+
+}  // namespace orbitkv::daemon

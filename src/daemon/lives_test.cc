@@ -1,0 +1,211 @@
+#include "daemon/lives.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "daemon/exits.h"
+
+namespace orbitkv::daemon {
+namespace {
+
+int exited(int code) {
+  return code << 8;
+}
+constexpr int kSegv = SIGSEGV, kKilled = SIGKILL;
+
+// One keeper's lives, each ended as a test says.
+class Bed {
+ public:
+  Lives lives{"/bin/one", milliseconds(100)};
+  TimePoint now{seconds(1000).ns};
+
+  // A life that serves for ten seconds.
+  Lives::Decision served(int status, bool oom = false) {
+    lives.serves();
+    now = now + seconds(10);
+    return lives.ended({status, true, true, oom, seconds(10), now});
+  }
+  Lives::Decision started(int status, bool took = true) {
+    now = now + milliseconds(10);
+    return lives.ended({status, took, false, false, milliseconds(10), now});
+  }
+  void upgrade(std::string_view to, bool cold = false) {
+    lives.serves();
+    lives.succeed(to, cold);
+    now = now + seconds(10);
+    const auto next = lives.ended({exited(kExitMadePlace), true, true, false, seconds(10), now});
+    EXPECT_EQ(next.next, Lives::Next::kStart);
+    EXPECT_EQ(next.backoff, Duration{});
+    EXPECT_FALSE(next.clear);
+  }
+};
+
+TEST(Lives, NamesOfStarts) {
+  for (const LifeStart start : {LifeStart::kAny, LifeStart::kSuccessor, LifeStart::kSmaller})
+    EXPECT_EQ(life_start_of(life_start_name(start)), start);
+  EXPECT_EQ(life_start_of("none"), LifeStart::kCount);
+}
+
+TEST(Lives, WhatNeverServedAndSaidWhyEndsTheKeeper) {
+  for (const int code : {kExitFailed, kExitUsage, kExitTryAgain, kExitCannotRun, 0}) {
+    Bed bed;
+    const auto next = bed.started(exited(code));
+    EXPECT_EQ(next.next, Lives::Next::kEnd);
+    EXPECT_EQ(next.exit_code, code);
+  }
+}
+
+TEST(Lives, AStopOfTheManagerAloneEndsBoth) {
+  Bed bed;
+  EXPECT_EQ(bed.served(exited(0)).next, Lives::Next::kEnd);
+}
+
+TEST(Lives, ADeathAfterServingIsStartedAgainAtOnce) {
+  Bed bed;
+  for (int i = 0; i < 50; ++i) {
+    const auto next = bed.served(i % 2 == 0 ? kKilled : kSegv);
+    EXPECT_EQ(next.next, Lives::Next::kStart);
+    EXPECT_EQ(next.backoff, Duration{});
+    EXPECT_FALSE(next.clear);
+    EXPECT_EQ(bed.lives.begins_as(), LifeStart::kAny);
+  }
+}
+
+TEST(Lives, ASuccessorIsToldThatItIsOne) {
+  Bed bed;
+  bed.upgrade("/bin/two");
+  EXPECT_STREQ(bed.lives.program(), "/bin/two");
+  EXPECT_EQ(bed.lives.begins_as(), LifeStart::kSuccessor);
+  bed.upgrade("/bin/three", true);
+  EXPECT_EQ(bed.lives.begins_as(), LifeStart::kAny) << "it may start cold";
+  bed.upgrade("");
+  EXPECT_STREQ(bed.lives.program(), "/bin/three") << "what stands at the path of the one before";
+}
+
+// The request of an upgrade that was not gone on with does not stay.
+TEST(Lives, ASuccessionCountsOnlyIfPlaceWasMade) {
+  Bed bed;
+  bed.lives.serves();
+  bed.lives.succeed("/bin/two", false);
+  EXPECT_EQ(bed.served(exited(0)).next, Lives::Next::kEnd) << "a stop is a stop";
+  Bed killed;
+  killed.lives.serves();
+  killed.lives.succeed("/bin/two", false);
+  EXPECT_EQ(killed.served(kKilled).next, Lives::Next::kStart);
+  EXPECT_STREQ(killed.lives.program(), "/bin/one");
+  killed.upgrade("");
+  EXPECT_STREQ(killed.lives.program(), "/bin/one");
+}
+
+TEST(Lives, ABinaryThatDoesNotServeIsGivenUpForTheOneBefore) {
+  for (const int status :
+       {exited(kExitFailed), exited(kExitUsage), exited(kExitCannotRun), kSegv, exited(0)}) {
+    Bed bed;
+    bed.upgrade("/bin/two");
+    const auto next = bed.started(status);
+    EXPECT_EQ(next.next, Lives::Next::kStart);
+    EXPECT_FALSE(next.clear);
+    EXPECT_STREQ(bed.lives.program(), "/bin/one");
+    bed.upgrade("");
+    EXPECT_STREQ(bed.lives.program(), "/bin/one") << "the bad one is not what is meant by the path";
+  }
+}
+
+TEST(Lives, OneThatCannotKeepCostsNothing) {
+  Bed bed;
+  bed.upgrade("/bin/two");
+  const auto next = bed.started(exited(kExitCannotKeep));
+  EXPECT_EQ(next.next, Lives::Next::kStart);
+  EXPECT_EQ(next.backoff, Duration{});
+  EXPECT_FALSE(next.clear);
+  EXPECT_STREQ(bed.lives.program(), "/bin/one");
+  EXPECT_EQ(bed.lives.begins_as(), LifeStart::kAny);
+}
+
+TEST(Lives, TryAgainIsNobodysFault) {
+  Bed bed;
+  bed.upgrade("/bin/two");
+  for (int i = 0; i < 40; ++i) {
+    const auto next = bed.started(exited(kExitTryAgain));
+    ASSERT_EQ(next.next, Lives::Next::kStart);
+    ASSERT_FALSE(next.clear);
+    ASSERT_STREQ(bed.lives.program(), "/bin/two");
+    ASSERT_GT(next.backoff, Duration{});
+    ASSERT_LE(next.backoff, seconds(5));
+    bed.now = bed.now + seconds(5);
+  }
+  bed.now = bed.now + seconds(300);
+  EXPECT_EQ(bed.started(exited(kExitTryAgain)).next, Lives::Next::kStart);
+  EXPECT_STREQ(bed.lives.program(), "/bin/one") << "not for ever";
+}
+
+TEST(Lives, OnlyCrashesWithWhatIsKeptLetGoOfIt) {
+  Bed errors, crashes, early;
+  for (Bed* bed : {&errors, &crashes, &early}) bed->served(kKilled);
+  for (int i = 1; i < 10; ++i) {
+    EXPECT_FALSE(errors.started(exited(kExitFailed)).clear) << i;
+    EXPECT_FALSE(early.started(kSegv, false).clear) << i;
+    EXPECT_EQ(crashes.started(kSegv).clear, i == 5) << i;
+  }
+  for (Bed* bed : {&errors, &crashes, &early}) {
+    const auto next = bed->started(kSegv);
+    EXPECT_EQ(next.next, Lives::Next::kGiveUp);
+    EXPECT_EQ(next.exit_code, kExitFailed);
+  }
+}
+
+TEST(Lives, AReplacedBinaryIsTriedOnceThenTheKeepersOwnImage) {
+  Bed bed;
+  bed.served(kSegv);
+  bed.started(exited(kExitCannotRun));
+  EXPECT_STREQ(bed.lives.program(), "/bin/one");
+  bed.started(exited(kExitCannotRun));
+  EXPECT_STREQ(bed.lives.program(), "/proc/self/exe");
+  bed.upgrade("");
+  EXPECT_STREQ(bed.lives.program(), "/bin/one");
+}
+
+TEST(Lives, BackoffIsDoubledUpToFiveSeconds) {
+  Bed bed;
+  bed.served(kKilled);
+  Duration last;
+  for (int i = 0; i < 9; ++i) {
+    const auto next = bed.started(kSegv);
+    EXPECT_TRUE(next.backoff > last || next.backoff == seconds(5));
+    last = next.backoff;
+  }
+  EXPECT_EQ(last, seconds(5));
+}
+
+// Memory in the keeper is not freed by the death of the Manager.
+TEST(Lives, WantOfMemoryMakesTheNextSmallerAndThenCold) {
+  Bed bed;
+  auto next = bed.served(kKilled, true);
+  EXPECT_EQ(bed.lives.begins_as(), LifeStart::kSmaller);
+  EXPECT_GT(next.backoff, Duration{});
+  EXPECT_FALSE(next.clear);
+  next = bed.served(kKilled, true);
+  EXPECT_TRUE(next.clear);
+  EXPECT_EQ(bed.lives.begins_as(), LifeStart::kAny);
+  bed.served(kKilled);
+  bed.now = bed.now + seconds(301);
+  next = bed.served(kKilled, true);
+  EXPECT_EQ(bed.lives.begins_as(), LifeStart::kSmaller) << "long after: the first again";
+  EXPECT_FALSE(next.clear);
+  EXPECT_FALSE(bed.served(kSegv, true).clear) << "not whom the kernel killed";
+}
+
+TEST(Lives, WantOfMemoryIsNotTriedForEver) {
+  Bed bed;
+  bed.served(kKilled);
+  int tries = 0;
+  for (Lives::Decision next; next.next == Lives::Next::kStart && tries < 20; ++tries) {
+    bed.lives.serves();
+    next = bed.lives.ended({kKilled, true, true, true, milliseconds(10), bed.now});
+  }
+  EXPECT_EQ(tries, 10);
+}
+
+}  // namespace
+}  // namespace orbitkv::daemon

@@ -1,0 +1,155 @@
+// Upgrades that go wrong, and starts that have to wait: nothing that is kept is lost by them, and
+// the Manager that serves goes on.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "tests/native/kept.h"
+
+namespace orbitkv::test {
+namespace {
+
+constexpr std::uint32_t kBlocks = 48;
+
+// A program that says what orbitkv says of what it can go on with, and otherwise runs `body`.
+std::string script(const Directory& directory, const std::string& body) {
+  const std::string path = directory.path() + "/orbitkv";
+  {
+    std::ofstream file(path);
+    file << "#!/bin/sh\ncase \"$*\" in *--can-keep*) exec " << orbitkv_binary() << " \"$@\";; esac\n"
+         << body << "\n";
+  }
+  ::chmod(path.c_str(), 0700);
+  return path;
+}
+std::string serve_with(const std::string& fault) {
+  return "ORBITKV_FAULT='" + fault + "' exec " + orbitkv_binary() + " \"$@\"";
+}
+
+bool says(Kept& kept, const std::string& text) {
+  const TimePoint deadline = monotonic_now() + milliseconds(kDoneWithinMs);
+  for (; monotonic_now() < deadline; ::usleep(5000))
+    if (kept.manager().log().find(text) != std::string::npos) return true;
+  return false;
+}
+
+class Upgrade : public ::testing::Test {
+ protected:
+  explicit Upgrade(std::vector<std::string> flags = {}) : kept(Environment{}, std::move(flags)) {}
+  void SetUp() override {
+    ASSERT_EQ(engine.connect().message, "");
+    ASSERT_TRUE(engine.save(0, 1, kBlocks).success);
+    ASSERT_EQ(kept.manager().settle("operations", 0), 0u);
+    incarnation = engine.client().health().incarnation;
+    pid = kept.manager_pid();
+  }
+  void expect_next_life(std::uint32_t blocks) {
+    ASSERT_TRUE(attached_again(engine, incarnation)) << kept.manager().log();
+    const auto restored = engine.restore(0, 1, kBlocks);
+    EXPECT_EQ(restored.hits, blocks) << kept.manager().log();
+    EXPECT_EQ(restored.wrong, 0u);
+  }
+  Directory directory;
+  Kept kept;
+  Engine engine{{.socket = kept.manager().socket(), .shape = {}}};
+  std::uint64_t incarnation = 0;
+  pid_t pid = 0;
+};
+
+TEST_F(Upgrade, ABinaryThatCannotSayWhatItCouldGoOnWithIsRefused) {
+  EXPECT_NE(kept.upgrade({"--binary", "/bin/false"}), 0);
+  EXPECT_NE(kept.upgrade({"--binary", "/bin/true"}), 0);
+  EXPECT_NE(kept.upgrade({"--binary", "/no/such/orbitkv"}), 0);
+  const std::string other = directory.path() + "/other";
+  std::ofstream(other) << "#!/bin/sh\necho '{\"kept_format\":99999}'\n";
+  ::chmod(other.c_str(), 0700);
+  EXPECT_NE(kept.upgrade({"--binary", other}), 0);
+  EXPECT_EQ(kept.manager_pid(), pid) << "it serves on";
+}
+
+TEST_F(Upgrade, ABinaryThatDoesNotServeIsGivenUpAndForgotten) {
+  const std::string bad = script(directory, "exit 1");
+  EXPECT_EQ(kept.upgrade({"--binary", bad}), 0);
+  expect_next_life(kBlocks);
+  EXPECT_TRUE(says(kept, "does not serve"));
+  // What stands at the path of the running one is not the bad one.
+  incarnation = engine.client().health().incarnation;
+  kept.keeper().signal(SIGHUP);
+  expect_next_life(kBlocks);
+}
+
+TEST_F(Upgrade, OneThatFindsThatItCannotGoOnLetsGoOfNothing) {
+  EXPECT_EQ(kept.upgrade({"--binary", script(directory, serve_with("manager_kept_format:fail:*"))}), 0);
+  expect_next_life(kBlocks);
+  EXPECT_TRUE(says(kept, "cannot go on with what is kept: back to"));
+}
+
+TEST_F(Upgrade, WithColdItStartsWithoutWhatIsKept) {
+  const auto binary = script(directory, serve_with("manager_kept_format:fail:*"));
+  EXPECT_EQ(kept.upgrade({"--cold", "--binary", binary}), 0);
+  expect_next_life(0);
+  EXPECT_TRUE(engine.save(0, 1, kBlocks).success);
+}
+
+// Engines still map what the last one had: they are told, and memory is waited for.
+TEST_F(Upgrade, AColdStartWaitsForMemory) {
+  const auto binary = script(directory, serve_with("manager_kept_format:fail:*,manager_no_memory:fail:1"));
+  EXPECT_EQ(kept.upgrade({"--cold", "--binary", binary}), 0);
+  expect_next_life(0);
+  EXPECT_TRUE(says(kept, "waiting until engines have let go"));
+  EXPECT_TRUE(engine.save(0, 1, kBlocks).success);
+}
+
+// Nobody waits for the keeper but who asked; and what was asked for does not stay.
+TEST_F(Upgrade, AKeeperThatStandsStillHoldsUpNobodyAndUpgradesNothingLater) {
+  kept.keeper().signal(SIGSTOP);
+  ASSERT_TRUE(kept.keeper().stopped_within());
+  std::atomic<int> code{0};
+  std::thread asks([&] { code = kept.upgrade(); });
+  for (std::uint64_t i = 0; i < 20; ++i) EXPECT_TRUE(engine.save(0, 1000 + i * 16, 16).success);
+  EXPECT_TRUE(engine.client().health().connected);
+  asks.join();
+  EXPECT_NE(code, 0);
+  kept.keeper().signal(SIGCONT);
+  EXPECT_EQ(kept.manager_pid(), pid);
+  ::kill(pid, SIGTERM);
+  const auto status = kept.keeper().ended_within();
+  ASSERT_TRUE(status) << "a stop of the Manager was taken for its making place";
+  EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 0);
+}
+
+TEST_F(Upgrade, AStopOfTheJobDoesNotReachTheKeeper) {
+  for (const int signal : {SIGTSTP, SIGTTIN, SIGTTOU}) kept.keeper().signal(signal);
+  EXPECT_EQ(kept.upgrade(), 0);
+  expect_next_life(kBlocks);
+}
+
+class UpgradeWithSsd : public Upgrade {
+ protected:
+  UpgradeWithSsd()
+      : Upgrade(
+            {"--ssd-path", store.path() + "/store", "--ssd-size", "64MiB", "--ssd-segment-size", "1MiB"}) {}
+  static inline Directory store;
+};
+
+// The kernel keeps the lock of a process that has ended until its writes have.
+TEST_F(UpgradeWithSsd, TheLockOfTheStoreIsWaitedFor) {
+  kept.keeper().signal(SIGSTOP);
+  ASSERT_TRUE(kept.keeper().stopped_within());
+  ::kill(pid, SIGKILL);
+  const UniqueFd file(::open((store.path() + "/store").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(file.valid());
+  ASSERT_EQ(::flock(file.get(), LOCK_EX), 0);
+  kept.keeper().signal(SIGCONT);
+  EXPECT_TRUE(says(kept, "in use by another process")) << kept.manager().log();
+  ASSERT_EQ(::flock(file.get(), LOCK_UN), 0);
+  expect_next_life(kBlocks);
+}
+
+}  // namespace
+}  // namespace orbitkv::test
