@@ -183,7 +183,7 @@ Result<std::vector<FdStore::Named>> KeeperStore::take() {
       return reject("the keeper refuses to say what it holds: restart orbitkv serve");
     if (message.value >= reply.message.value || message.value >= limits::kKeptDescriptors) return found;
     if (!reply.fd.valid() || !is_kept_name(reply.message.view()))
-      return reject("the keeper sent no descriptor: is the limit of open files reached?");
+      return busy("the keeper sent no descriptor: is the limit of open files reached?");
     found.push_back({std::string(reply.message.view()), std::move(reply.fd)});
   }
 }

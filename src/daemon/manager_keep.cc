@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/fault.h"
@@ -69,7 +70,9 @@ Status Manager::watch_keep() {
     ORBITKV_INFO("it serves %lld ms after its start",
                  static_cast<long long>((monotonic_now() - started_).ns / 1'000'000));
   if (found && options_.start == LifeStart::kSmaller) {
-    const auto wanted = host_->slabs().drain(ByteCount(1));
+    ByteCount slab;
+    for (const mem::SlabInfo& each : pool_->slabs()) slab = std::max(slab, each.bytes);
+    const auto wanted = host_->slabs().drain(slab);
     if (!wanted.ok()) ORBITKV_WARN("the pool stays as it is: %s", wanted.error().message().c_str());
   }
   if (keep_->fd() < 0) return ok_status();

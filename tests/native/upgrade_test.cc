@@ -96,6 +96,22 @@ TEST_F(Upgrade, WithColdItStartsWithoutWhatIsKept) {
   EXPECT_TRUE(engine.save(0, 1, kBlocks).success);
 }
 
+// As after a kill for want of memory: what is kept does not get smaller by a death.
+TEST_F(Upgrade, ALifeThatIsToBeSmallerGivesUpASlab) {
+  const auto pool = [&](const std::string& verb, const std::string& amount) {
+    Process process({orbitkv_binary(), "pool", verb, amount, "--bootstrap-socket", kept.manager().socket()},
+                    {{}, "/dev/null", 0});
+    return process.ended_within() == 0;
+  };
+  ASSERT_TRUE(pool("add", "64MiB"));
+  ASSERT_EQ(kept.manager().settle("pool.capacity", 128u << 20), 128u << 20);
+  const std::string smaller = "exec " + orbitkv_binary() + " $(echo \"$@\" | sed s/successor/smaller/)";
+  ASSERT_EQ(kept.upgrade({"--binary", script(directory, smaller)}), 0);
+  ASSERT_TRUE(attached_again(engine, incarnation));
+  EXPECT_EQ(kept.manager().settle("pool.wanted_slabs", 1), 1u);
+  EXPECT_EQ(kept.manager().settle("pool.capacity", 64u << 20), 64u << 20) << kept.manager().log();
+}
+
 // Engines still map what the last one had: they are told, and memory is waited for.
 TEST_F(Upgrade, AColdStartWaitsForMemory) {
   const auto binary = script(directory, serve_with("manager_kept_format:fail:*,manager_no_memory:fail:1"));
