@@ -19,6 +19,7 @@ using namespace kept;
 namespace {
 
 constexpr std::uint32_t kFurtherPerBlock = cache::kFurtherSlotsPerBlock;
+constexpr Duration kTableAgain = seconds(5);
 
 // What follows the kind: numbers in hexadecimal, with a dash between two.
 bool parse(std::string_view name, std::string_view kind, std::vector<std::uint64_t>& out, std::size_t count) {
@@ -159,7 +160,7 @@ void Keep::adopt(cache::Core& core, const NameProcess& name) {
   }
   table_->set_complete();
   if (pool_) fault_hit(FaultPoint::kManagerAdopted);
-  put(name_of(kTable, number_ + 1), table_->memory());
+  table_stored_ = put(table_name(), table_->memory());
   // The store may lose or delay what it is told: no life after this one may go on with what
   // stood there before this one lends.
   for (mem::KeptTable& old : superseded_) old.set_superseded();
@@ -242,6 +243,7 @@ void Keep::poll() {
   store_->poll();
   for (const std::string& name : store_->refused()) {
     ++not_kept_;
+    if (name == table_name()) table_stored_ = false;
     if (!std::exchange(said_not_kept_, true))
       ORBITKV_WARN("not all will outlive this process: the %s is full, and did not take %s", store_->kind(),
                    name.c_str());
@@ -251,10 +253,32 @@ void Keep::poll() {
 void Keep::tick() {
   poll();
   if (!old_grants_ || core_ == nullptr) return;
+  store_table_again();
   old_grants_->settle(monotonic_now());
   for (const mem::KeptReader reader : old_grants_->take_read()) core_->end_kept_read(reader);
   for (const Epoch epoch : old_grants_->take_ended()) close_session(epoch);
   relieve();
+}
+
+std::string Keep::table_name() const {
+  return name_of(kTable, number_ + 1);
+}
+
+// Without it all the rest is kept for nothing.
+void Keep::store_table_again() {
+  const TimePoint now = monotonic_now();
+  if (table_stored_ || !store_->alive() || now < table_again_) return;
+  table_again_ = now + kTableAgain;
+  table_stored_ = store_->put(table_name(), table_->memory()).ok();
+}
+
+Status Keep::succeed(const FdStore::Successor& successor) {
+  if (store_->alive() && !table_stored_)
+    return busy(
+        format_text("the %s has not taken what the next Manager would go on with: it would start cold; see "
+                    "kept.not_kept of orbitkv status",
+                    store_->kind()));
+  return store_->succeed(successor);
 }
 
 // What engines that stand still hold is not taken while nobody misses it.
@@ -270,8 +294,11 @@ void Keep::relieve() {
 }
 
 Keep::View Keep::view() const {
-  if (!old_grants_) return {store_->kind(), store_->alive(), blocks_, 0, not_kept_, {}};
-  return {store_->kind(), store_->alive(), blocks_, old_grants_->pending(), not_kept_, old_grants_->view()};
+  View view{store_->kind(), store_->alive(), store_->alive() && table_stored_, blocks_, 0, not_kept_, {}};
+  if (!old_grants_) return view;
+  view.old_grants = old_grants_->pending();
+  view.old = old_grants_->view();
+  return view;
 }
 
 }  // namespace orbitkv::daemon

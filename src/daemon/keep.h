@@ -89,7 +89,8 @@ class Keep {
   void tick();
   int fd() const { return store_->fd(); }
   bool leave_asked() { return store_->leave_asked(); }
-  Status succeed(const FdStore::Successor& successor) { return store_->succeed(successor); }
+  // An error: an upgrade now would find nothing.
+  Status succeed(const FdStore::Successor& successor);
   std::optional<Status> succeeded() { return store_->succeeded(); }
   // Processes of earlier lives that stand still in a copy: the operator wants them ended.
   std::vector<OldGrants::Condemned> take_condemned();
@@ -97,6 +98,7 @@ class Keep {
   struct View {
     const char* kind = "";
     bool alive = false;
+    bool stored = false;         // the table: else the next life starts cold
     std::uint64_t blocks = 0;    // adopted at the start
     std::size_t old_grants = 0;  // whose end is not known yet
     std::uint64_t not_kept = 0;  // descriptors that the store did not take
@@ -122,6 +124,8 @@ class Keep {
   void let_go_of_all();
   void forget(const std::string& name) { store_->forget(name); }
   bool put(const std::string& name, const UniqueFd& fd);
+  std::string table_name() const;
+  void store_table_again();
   void name_processes(const NameProcess& name);
   void adopt_sessions();
   void say_adopted() const;
@@ -137,6 +141,8 @@ class Keep {
   std::optional<mem::KeptPool> pool_;
   std::uint64_t number_ = 0;  // of this life's table
   std::optional<mem::KeptTable> table_;
+  bool table_stored_ = false;
+  TimePoint table_again_;  // is put then
   std::optional<OldGrants> old_grants_;
   StallWatch::Options stalls_;
   cache::Core* core_ = nullptr;  // from adopt() to stop()

@@ -142,6 +142,21 @@ TEST_F(KeepStall, WhatAStoppedEngineHoldsIsGivenUpWhenItIsMissed) {
   EXPECT_GE(pool_->stats().quarantined, kExtent);
 }
 
+// Not an engine this time: whoever keeps descriptors has no place, and then has one.
+TEST_F(KeepStall, ATableThatWasNotTakenIsPutAgainAndNobodySucceedsBefore) {
+  shelves_.full = true;
+  start();
+  EXPECT_FALSE(keep_->view().stored);
+  EXPECT_FALSE(keep_->succeed({}).ok());
+  pass(10);
+  EXPECT_FALSE(keep_->view().stored);
+  shelves_.full = false;
+  pass(5);
+  EXPECT_TRUE(keep_->view().stored);
+  EXPECT_TRUE(keep_->succeed({}).ok());
+  EXPECT_TRUE(shelves_.held.contains("table-1"));
+}
+
 TEST_F(KeepStall, ItsProcessIsEndedUnlessItHasASessionOfThisLife) {
   first_life();
   start();

@@ -17,7 +17,7 @@ namespace orbitkv::daemon::testing {
 struct Shelves {
   std::map<std::string, UniqueFd> held;
   std::set<std::string> removing;
-  bool slow = false, deaf = false;
+  bool slow = false, deaf = false, full = false;
   void remove_all() {
     for (const std::string& name : removing) held.erase(name);
     removing.clear();
@@ -41,6 +41,7 @@ class TestStore final : public FdStore {
     return out;
   }
   Status put(const std::string& name, const UniqueFd& fd) override {
+    if (shelves_.full) return busy("full");
     EXPECT_FALSE(shelves_.held.contains(name)) << name;
     shelves_.held[name] = UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
     return ok_status();

@@ -190,9 +190,9 @@ json kept_json(const Keep::View& view) {
                    {"silent_s", each.silent.ns / 1'000'000'000},
                    {"stalled", each.stalled}});
   }
-  return {{"by", view.kind},          {"alive", view.alive},           {"format", mem::kKeptFormat},
-          {"blocks", view.blocks},    {"old_grants", view.old_grants}, {"old_sessions", old},
-          {"not_kept", view.not_kept}};
+  return {{"by", view.kind},       {"alive", view.alive},      {"format", mem::kKeptFormat},
+          {"stored", view.stored}, {"blocks", view.blocks},    {"old_grants", view.old_grants},
+          {"old_sessions", old},   {"not_kept", view.not_kept}};
 }
 }  // namespace
 
