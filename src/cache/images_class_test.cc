@@ -118,6 +118,17 @@ TEST_F(ImagesClassTest, ASpeculativePinThatEvictionMetIsListedInItsClass) {
   EXPECT_EQ(evicted(2), 0u);
 }
 
+// Speculation refreshes nothing: it stands where it would have stood.
+TEST_F(ImagesClassTest, ASpeculativePinThatEvictionMetIsAmongTheNextToGo) {
+  make(50);
+  const RecordId first = seal(0);
+  for (std::uint64_t n = 1; n < 4; ++n) seal(n);
+  pin(first, Use::kSpeculative);
+  EXPECT_EQ(evicted(4), 1u);
+  unpin(first);
+  for (const std::uint64_t n : {0, 2, 3}) EXPECT_EQ(evicted(4), n);
+}
+
 TEST_F(ImagesClassTest, AForegroundReadOfWhatIsBeingWarmedRetainsIt) {
   make(50);
   const RecordId warmed = load(0, Use::kSpeculative);

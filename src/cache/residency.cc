@@ -154,8 +154,8 @@ Residency::Insert Residency::insert(const BlockKey& key, RecordId& out, ImageSta
   hot_[r].name_space = key.name_space;
   hot_[r].group = key.group;
   hot_[r].state = state;
-  set_class(RecordId(r), EvictionClass::kProbationary);
   cold_[r] = ColdRecord{};
+  set_class(RecordId(r), EvictionClass::kProbationary);
   index_[at] = {tag, r + 1};
   ++used_;
   out = RecordId(r);
@@ -200,55 +200,67 @@ void Residency::free_record(RecordId record) {
 
 // ---- recency ----
 
-void Residency::set_class(RecordId record, EvictionClass to) {
-  std::uint8_t& flags = hot_[record.value].flags;
-  constexpr std::uint8_t kOthers = (1u << kClassShift) - 1;
-  flags = static_cast<std::uint8_t>((flags & kOthers) | static_cast<unsigned>(to) << kClassShift);
+inline std::uint32_t Residency::tail_above(EvictionClass of) const {
+  for (std::size_t c = static_cast<std::size_t>(of) + 1; c < kEvictionClasses; ++c) {
+    if (lists_[c].tail != kNoLink) return lists_[c].tail;
+  }
+  return kNoLink;
 }
 
-void Residency::list_in(std::uint32_t record) {
-  Listed& listed = list(class_of(RecordId(record))).listed;
-  ++listed.records;
-  listed.units += cold_[record].total_units;
+inline std::uint32_t Residency::head_below(EvictionClass of) const {
+  for (std::size_t c = static_cast<std::size_t>(of); c-- > 0;) {
+    if (lists_[c].head != kNoLink) return lists_[c].head;
+  }
+  return kNoLink;
+}
+
+inline void Residency::link(List& in, std::uint32_t record, Between at) {
+  ColdRecord& c = cold_[record];
+  c.prev = at.prev;
+  c.next = at.next;
+  if (at.prev != kNoLink) cold_[at.prev].next = record;
+  if (at.next != kNoLink) cold_[at.next].prev = record;
+  ++in.listed.records;
+  in.listed.units += c.total_units;
+}
+
+inline void Residency::push_front(EvictionClass of, std::uint32_t record) {
+  List& in = list(of);
+  link(in, record, {tail_above(of), in.head != kNoLink ? in.head : head_below(of)});
+  in.head = record;
+  if (in.tail == kNoLink) in.tail = record;
+}
+
+inline void Residency::push_back(EvictionClass of, std::uint32_t record) {
+  List& in = list(of);
+  link(in, record, {in.tail != kNoLink ? in.tail : tail_above(of), head_below(of)});
+  in.tail = record;
+  if (in.head == kNoLink) in.head = record;
 }
 
 void Residency::push_recent(RecordId record) {
-  const std::uint32_t r = record.value;
-  List& in = list(class_of(record));
-  cold_[r].prev = kNoLink;
-  cold_[r].next = in.head;
-  if (in.head != kNoLink) cold_[in.head].prev = r;
-  in.head = r;
-  if (in.tail == kNoLink) in.tail = r;
-  list_in(r);
+  push_front(class_of(record), record.value);
 }
 
 void Residency::push_least_recent(RecordId record) {
-  const std::uint32_t r = record.value;
+  push_back(class_of(record), record.value);
+  ColdRecord& c = cold_[record.value];
+  c.considered = true;
+  considered_units_ += c.total_units;
   List& in = list(class_of(record));
-  cold_[r].prev = in.tail;
-  cold_[r].next = kNoLink;
-  if (in.tail != kNoLink) cold_[in.tail].next = r;
-  in.tail = r;
-  if (in.head == kNoLink) in.head = r;
-  list_in(r);
-  hot_[r].flags |= kConsidered;
-  considered_units_ += cold_[r].total_units;
-  if (in.cursor == kNoLink) in.cursor = r;
+  if (in.cursor == kNoLink) in.cursor = record.value;
+}
+
+void Residency::push_unconsidered(RecordId record) {
+  List& in = list(class_of(record));
+  if (in.cursor == kNoLink) return push_back(class_of(record), record.value);
+  link(in, record.value, {cold_[in.cursor].prev, in.cursor});
+  if (in.head == in.cursor) in.head = record.value;
 }
 
 RecordId Residency::least_recent() const {
   for (const List& each : lists_) {
     if (each.tail != kNoLink) return RecordId(each.tail);
-  }
-  return kNoRecord;
-}
-
-RecordId Residency::more_recent(RecordId record) const {
-  const std::uint32_t prev = cold_[record.value].prev;
-  if (prev != kNoLink) return RecordId(prev);
-  for (std::size_t c = static_cast<std::size_t>(class_of(record)) + 1; c < kEvictionClasses; ++c) {
-    if (lists_[c].tail != kNoLink) return RecordId(lists_[c].tail);
   }
   return kNoRecord;
 }
@@ -263,24 +275,62 @@ RecordId Residency::next_unconsidered() const {
 void Residency::consider_next() {
   const RecordId next = next_unconsidered();
   ORBITKV_CHECK(next != kNoRecord, "everything is considered already");
-  hot_[next.value].flags |= kConsidered;
+  cold_[next.value].considered = true;
   considered_units_ += cold_[next.value].total_units;
   list(class_of(next)).cursor = next.value;
 }
 
-void Residency::unlink(RecordId record) {
-  ColdRecord& c = cold_[record.value];
-  List& in = list(class_of(record));
-  if (hot_[record.value].flags & kConsidered) {
-    hot_[record.value].flags &= static_cast<std::uint8_t>(~kConsidered);
-    considered_units_ -= c.total_units;
-    if (in.cursor == record.value) in.cursor = c.next;
+void Residency::forget_considered(List& in, std::uint32_t record) {
+  ColdRecord& c = cold_[record];
+  c.considered = false;
+  considered_units_ -= c.total_units;
+  if (in.cursor == record) in.cursor = in.tail == record ? kNoLink : c.next;
+}
+
+inline void Residency::take_out(std::uint32_t record) {
+  ColdRecord& c = cold_[record];
+  List& in = list(c.eviction);
+  if (c.considered) forget_considered(in, record);
+  if (c.prev != kNoLink) cold_[c.prev].next = c.next;
+  if (c.next != kNoLink) cold_[c.next].prev = c.prev;
+  if (in.head == record || in.tail == record) {
+    const List was = in;
+    if (was.head == record) in.head = was.tail == record ? kNoLink : c.next;
+    if (was.tail == record) in.tail = was.head == record ? kNoLink : c.prev;
   }
-  (c.prev == kNoLink ? in.head : cold_[c.prev].next) = c.next;
-  (c.next == kNoLink ? in.tail : cold_[c.next].prev) = c.prev;
-  c.prev = kUnlisted;
   --in.listed.records;
   in.listed.units -= c.total_units;
+}
+
+void Residency::unlink(RecordId record) {
+  take_out(record.value);
+  cold_[record.value].prev = kUnlisted;
+}
+
+void Residency::renew(RecordId record, EvictionClass as) {
+  if (listed(record)) take_out(record.value);
+  set_class(record, as);
+  push_front(as, record.value);
+}
+
+// The end of one list is the beginning of the next, so no link changes.
+void Residency::demote() {
+  List& from = list(EvictionClass::kRetained);
+  List& to = list(EvictionClass::kProbationary);
+  const std::uint32_t r = from.tail;
+  ORBITKV_CHECK(r != kNoLink, "there is nothing to demote");
+  ColdRecord& c = cold_[r];
+  if (c.considered) forget_considered(from, r);
+  from.tail = from.head == r ? kNoLink : c.prev;
+  if (from.tail == kNoLink) from.head = kNoLink;
+  --from.listed.records;
+  from.listed.units -= c.total_units;
+  c.eviction = EvictionClass::kProbationary;
+  to.head = r;
+  if (to.tail == kNoLink) to.tail = r;
+  ++to.listed.records;
+  to.listed.units += c.total_units;
+  if (from.tail != kNoLink) __builtin_prefetch(&cold_[from.tail], 1);
 }
 
 }  // namespace orbitkv::cache

@@ -40,9 +40,6 @@ struct BlockKey {
 // Of HotRecord::flags.
 inline constexpr std::uint8_t kHeldForIo = 1;   // the tier reads its bytes
 inline constexpr std::uint8_t kStoredHint = 2;  // the tier had it when it was last heard of
-inline constexpr std::uint8_t kConsidered = 4;  // in its list, between the tail and the cursor
-inline constexpr std::uint8_t kWasRead = 8;  // a foreground read holds it or has held it since it was listed
-inline constexpr unsigned kClassShift = 4;   // two bits: its EvictionClass
 
 // What a lookup touches: one line.
 struct alignas(64) HotRecord {
@@ -60,10 +57,14 @@ struct alignas(64) HotRecord {
 };
 static_assert(sizeof(HotRecord) == 64);
 
+// What pins and moves in the recency lists touch, and nothing else of a record.
 struct ColdRecord {
-  std::uint64_t digest;       // first slot: header digest; while lent, the owner's operation index
-  std::uint64_t allocation;   // first slot; 0: absent
-  std::uint32_t units;        // first slot, in 64 bytes
+  std::uint64_t digest;      // first slot: header digest; while lent, the owner's operation index
+  std::uint64_t allocation;  // first slot; 0: absent
+  EvictionClass eviction : 2;
+  bool considered : 1;        // in its list, between the tail and the cursor
+  bool was_read : 1;          // a foreground read holds it or has held it since it was listed
+  std::uint32_t units : 24;   // first slot, in 64 bytes; limits::kSlotImageBytes
   std::uint32_t total_units;  // all slots
   std::uint32_t pins;
   std::uint32_t prev;     // list of its class; while in flight: index of the in-flight image
@@ -110,19 +111,24 @@ class Residency {
   // The record must be out of the index and the recency lists.
   void free_record(RecordId record);
 
-  // ---- recency: a list a class, which one after the other are the order of eviction ----
-  EvictionClass class_of(RecordId record) const {
-    return static_cast<EvictionClass>(hot_[record.value].flags >> kClassShift);
-  }
+  // ---- recency: a list a class; one after the other they are one chain, the order of eviction ----
+  EvictionClass class_of(RecordId record) const { return cold_[record.value].eviction; }
   // Of one that is not listed. A new record is probationary.
-  void set_class(RecordId record, EvictionClass to);
+  void set_class(RecordId record, EvictionClass to) { cold_[record.value].eviction = to; }
   void push_recent(RecordId record);
   void push_least_recent(RecordId record);  // of its class; considered
+  void push_unconsidered(RecordId record);  // of its class, the least recent of those
   void unlink(RecordId record);
+  // Listed or not: the most recent of a class.
+  void renew(RecordId record, EvictionClass as);
+  // The least recent retained one becomes the most recent probationary one.
+  void demote();
   RecordId least_recent() const;  // of all
-  RecordId least_recent(EvictionClass of) const { return RecordId(list(of).tail); }
   // Who would go after it; kNoRecord: it is the last one.
-  RecordId more_recent(RecordId record) const;
+  RecordId more_recent(RecordId record) const {
+    const std::uint32_t prev = cold_[record.value].prev;
+    return prev == kNoLink ? kNoRecord : RecordId(prev);
+  }
   struct Listed {
     std::uint32_t records = 0;
     std::uint64_t units = 0;
@@ -166,9 +172,20 @@ class Residency {
   List& list(EvictionClass of) { return lists_[static_cast<std::size_t>(of)]; }
   const List& list(EvictionClass of) const { return lists_[static_cast<std::size_t>(of)]; }
   std::uint32_t unconsidered(const List& list) const {
-    return list.cursor == kNoLink ? list.tail : cold_[list.cursor].prev;
+    if (list.cursor == kNoLink) return list.tail;
+    return list.cursor == list.head ? kNoLink : cold_[list.cursor].prev;
   }
-  void list_in(std::uint32_t record);
+  // Places in the chain.
+  struct Between {
+    std::uint32_t prev = kNoLink, next = kNoLink;
+  };
+  std::uint32_t tail_above(EvictionClass of) const;
+  std::uint32_t head_below(EvictionClass of) const;
+  void link(List& in, std::uint32_t record, Between at);
+  void push_front(EvictionClass of, std::uint32_t record);
+  void push_back(EvictionClass of, std::uint32_t record);
+  void take_out(std::uint32_t record);
+  void forget_considered(List& in, std::uint32_t record);
   std::uint64_t hash_key(std::uint64_t mix, const BlockHash& hash) const;
   std::uint64_t hash_of(const BlockKey& key) const;
   static std::uint32_t tag_of(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 32); }

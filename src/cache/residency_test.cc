@@ -172,9 +172,15 @@ class ListsTest : public ::testing::Test {
     out_.pop_back();
     const auto to = static_cast<EvictionClass>(random_() % kEvictionClasses);
     table_.set_class(record, to);
-    if (random_() % 4 != 0) {
+    const std::uint64_t where = random_() % 8;
+    if (where < 5) {
       table_.push_recent(record);
       of(to).push_front(record);
+    } else if (where == 5) {
+      table_.push_unconsidered(record);
+      const auto behind =
+          std::find_if(of(to).begin(), of(to).end(), [&](RecordId r) { return considered_.contains(r); });
+      of(to).insert(behind, record);
     } else {
       table_.push_least_recent(record);
       of(to).push_back(record);
@@ -191,6 +197,25 @@ class ListsTest : public ::testing::Test {
       list.erase(it);
       return;
     }
+  }
+  void demote() {
+    auto& retained = of(EvictionClass::kRetained);
+    if (retained.empty()) return;
+    table_.demote();
+    considered_.erase(retained.back());
+    of(EvictionClass::kProbationary).push_front(retained.back());
+    retained.pop_back();
+  }
+  void renew() {
+    auto& from = expected_[random_() % kEvictionClasses];
+    if (from.empty()) return;
+    const auto it = from.begin() + static_cast<std::ptrdiff_t>(random_() % from.size());
+    const RecordId record = *it;
+    const auto to = static_cast<EvictionClass>(random_() % kEvictionClasses);
+    table_.renew(record, to);
+    considered_.erase(record);
+    from.erase(it);
+    of(to).push_front(record);
   }
   std::vector<RecordId> order() const {
     std::vector<RecordId> all;
@@ -236,8 +261,12 @@ class ListsTest : public ::testing::Test {
 TEST_F(ListsTest, AgreeWithDequesAndTheirCursors) {
   for (int step = 0; step < 6000; ++step) {
     SCOPED_TRACE(step);
-    const std::uint64_t what = random_() % 8;
-    if (what < 4 && !out_.empty()) {
+    const std::uint64_t what = random_() % 10;
+    if (what == 8) {
+      demote();
+    } else if (what == 9) {
+      renew();
+    } else if (what < 4 && !out_.empty()) {
       push();
     } else if (what < 7) {
       unlink();
@@ -249,14 +278,18 @@ TEST_F(ListsTest, AgreeWithDequesAndTheirCursors) {
   }
 }
 
-TEST_F(ListsTest, TheClassLeavesTheOtherFlagsAlone) {
+TEST_F(ListsTest, TheClassLeavesItsNeighboursAlone) {
   const RecordId record = out_.front();
   EXPECT_EQ(table_.class_of(record), EvictionClass::kProbationary) << "of a new record";
-  table_.hot(record).flags |= kHeldForIo | kStoredHint | kConsidered | kWasRead;
+  constexpr std::uint32_t kMost = (1u << 24) - 1;
+  ColdRecord& cold = table_.cold(record);
+  cold.considered = cold.was_read = true;
+  cold.units = kMost;
   for (const auto c : {EvictionClass::kReclaimable, EvictionClass::kRetained, EvictionClass::kProbationary}) {
     table_.set_class(record, c);
     EXPECT_EQ(table_.class_of(record), c);
-    EXPECT_EQ(table_.hot(record).flags & 15, kHeldForIo | kStoredHint | kConsidered | kWasRead);
+    EXPECT_TRUE(cold.considered && cold.was_read);
+    EXPECT_EQ(cold.units, kMost);
   }
 }
 
