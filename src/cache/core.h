@@ -287,6 +287,7 @@ struct DropWhat {
   Duration unused;
 };
 enum class DropRun : std::uint8_t { kCount, kDrop };
+using DropId = Id<struct DropIdTag, std::uint64_t>;
 struct NamespaceBlocks {
   model::NamespaceDigest digest;
   std::string text;  // as it was registered; empty: not known
@@ -395,12 +396,16 @@ class Core {
   // For the operator: evicts unleased blocks, least recent first, until `bytes` came free or
   // none may go. Those that the tier wants and has not got stay; it begins to store them.
   EvictReport evict(ByteCount bytes, TimePoint now);
-  // Blocks leave DRAM, and by namespace what is on its way does not arrive: the tier has forgotten
-  // them just now. Pinned ones go out of sight; with an age they stay, for they are in use. Saves
-  // that engines have begun may still seal. What it took, or would take; walks the tables.
-  std::vector<NamespaceBlocks> drop(const DropWhat& what, DropRun run, TimePoint now);
-  // Those that blocks or instances use, with all of their blocks; walks the tables.
-  std::vector<NamespaceBlocks> namespaces(TimePoint now) const;
+  // Blocks leave DRAM over turns, and by namespace what is on its way does not arrive: the tier has
+  // forgotten them just now. Pinned ones go out of sight; with an age they stay, for they are in use.
+  // Saves that engines have begun may still seal.
+  DropId begin_drop(const DropWhat& what, DropRun run, TimePoint now);
+  // Bounded work for drops. True: there is more to do at once.
+  bool drop_turn(TimePoint now);
+  // What it took, or would take, when it is over; once. nullopt: it goes on.
+  std::optional<std::vector<NamespaceBlocks>> take_dropped(DropId drop);
+  // Names of those that blocks or instances use.
+  std::vector<NamespaceBlocks> namespaces() const;
 
   // ---- slabs ----
   // Lends no more from the slab and lets go of all that stands on it, by retire_turn(). kBusy:

@@ -6,45 +6,26 @@
 
 namespace orbitkv::cache {
 
-std::vector<NamespaceBlocks> Core::Impl::named(const Images::Tally& tally) const {
+DropId Core::begin_drop(const DropWhat& what, DropRun run, TimePoint now) {
+  return impl_->drops.begin(what, run, now);
+}
+
+bool Core::drop_turn(TimePoint now) {
+  return impl_->drops.turn(now);
+}
+
+std::optional<std::vector<NamespaceBlocks>> Core::take_dropped(DropId drop) {
+  return impl_->drops.take(drop);
+}
+
+std::vector<NamespaceBlocks> Core::namespaces() const {
+  const Namespaces& all = impl_->namespaces;
   std::vector<NamespaceBlocks> out;
-  for (std::uint32_t i = 0; i < tally.size(); ++i) {
-    const NamespaceIndex index(i);
-    if (namespaces.uses(index) == 0) continue;
-    out.push_back({namespaces.digest(index), namespaces.text(index), tally[i].images, tally[i].bytes});
-  }
-  return out;
-}
-
-std::vector<NamespaceBlocks> Core::drop(const DropWhat& what, DropRun run, TimePoint now) {
-  Namespaces& all = impl_->namespaces;
-  Images::Filter filter;
-  filter.unused = what.unused;
-  filter.of.assign(all.size(), what.digests.empty());
-  std::vector<NamespaceIndex> chosen;  // used until their names are told
   for (std::uint32_t i = 0; i < all.size(); ++i) {
-    if (all.uses(NamespaceIndex(i)) == 0) continue;
-    const auto named = std::find(what.digests.begin(), what.digests.end(), all.digest(NamespaceIndex(i)));
-    if (named != what.digests.end()) filter.of[i] = true;
-    if (!filter.of[i]) continue;
-    all.acquire(NamespaceIndex(i));
-    chosen.emplace_back(i);
+    const NamespaceIndex index(i);
+    if (all.uses(index) > 0) out.push_back({all.digest(index), all.text(index), 0, {}});
   }
-  impl_->images.set_clock(now);
-  const bool drops = run == DropRun::kDrop;
-  if (drops && what.unused.ns == 0)
-    for (const NamespaceIndex index : chosen) impl_->loads.doom(index);
-  const Images::Tally tally = drops ? impl_->images.drop_all(filter) : impl_->images.tally(filter);
-  std::vector<NamespaceBlocks> out = impl_->named(tally);
-  std::erase_if(out, [](const NamespaceBlocks& each) { return each.blocks == 0; });
-  for (const NamespaceIndex index : chosen) all.release(index);
   return out;
-}
-
-std::vector<NamespaceBlocks> Core::namespaces(TimePoint) const {
-  Images::Filter all;
-  all.of.assign(impl_->namespaces.size(), true);
-  return impl_->named(impl_->images.tally(all));
 }
 
 std::optional<PublishActivity> Core::publish_activity(const InstanceId& id, TimePoint now) const {
@@ -66,8 +47,7 @@ std::optional<PublishActivity> Core::publish_activity(const InstanceId& id, Time
       const Registration* of = impl_->instances.find(op.registration);
       if (op.kind != model::PlanKind::kSave || of == nullptr || of->instance != id) continue;
       ++(op.publish == PublishState::kWaiting ? out.waiting : out.open);
-      for (const ImageSlot& slot : op.slots)
-        if (slot.record != kNoRecord) out.lent += op.group.slot_bytes;
+      out.lent += op.lent * op.group.slot_bytes;
       out.oldest = std::max(out.oldest, now - op.opened);
     }
   }

@@ -32,7 +32,7 @@ class CoreDropTest : public ::testing::Test {
   }
   std::uint64_t dropped(Duration unused, DropRun run = DropRun::kDrop) {
     std::uint64_t blocks = 0;
-    for (const NamespaceBlocks& each : w.core->drop({{}, unused}, run, w.now)) blocks += each.blocks;
+    for (const NamespaceBlocks& each : w.drop({{}, unused}, run)) blocks += each.blocks;
     return blocks;
   }
 
@@ -44,17 +44,15 @@ TEST_F(CoreDropTest, ByNamespaceWithTextsAndBytes) {
   Engine other(w, {.instance = 2, .name_space = "other"});
   save(0, 3);
   w.store(other.worker, other.registration, hashes(0, 2));
-  std::vector<NamespaceBlocks> all = w.core->namespaces(w.now);
+  std::vector<NamespaceBlocks> all = w.core->namespaces();
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].text, "model-a");
   EXPECT_EQ(all[1].text, "other");
-  EXPECT_EQ(all[1].blocks, 2u);
-  EXPECT_EQ(all[1].bytes, 2 * slot_bytes());
-  const auto counted = w.core->drop({{&all[0].digest, 1}, {}}, DropRun::kCount, w.now);
+  const auto counted = w.drop({{&all[0].digest, 1}, {}}, DropRun::kCount);
   ASSERT_EQ(counted.size(), 1u);
   EXPECT_EQ(counted[0].blocks, 3u);
   EXPECT_EQ(there(0, 3), 3u) << "counting takes nothing";
-  const auto gone = w.core->drop({{&all[0].digest, 1}, {}}, DropRun::kDrop, w.now);
+  const auto gone = w.drop({{&all[0].digest, 1}, {}});
   ASSERT_EQ(gone.size(), 1u);
   EXPECT_EQ(gone[0].bytes, 3 * slot_bytes());
   EXPECT_EQ(there(0, 3), 0u);
@@ -66,11 +64,11 @@ TEST_F(CoreDropTest, AnEndedEnginesNamespaceIsNamedAsItGoes) {
   save(0, 2);
   w.core->close_session(e.worker, w.now);
   w.core->close_session(e.scheduler, w.now);
-  ASSERT_EQ(w.core->namespaces(w.now).size(), 1u);
-  const auto gone = w.core->drop({}, DropRun::kDrop, w.now);
+  ASSERT_EQ(w.core->namespaces().size(), 1u);
+  const auto gone = w.drop({});
   ASSERT_EQ(gone.size(), 1u);
   EXPECT_EQ(gone[0].text, "model-a");
-  EXPECT_TRUE(w.core->namespaces(w.now).empty());
+  EXPECT_TRUE(w.core->namespaces().empty());
 }
 
 TEST_F(CoreDropTest, ByAgeOnlyWhatNobodyUsedForThatLong) {
@@ -105,7 +103,7 @@ TEST_F(CoreDropTest, PinnedBlocksAreInUseForAnAgeAndOutOfSightForANamespace) {
   wait(seconds(300));  // less than the lease's term
   EXPECT_EQ(dropped(seconds(60)), 0u);
   const auto digest = model::namespace_digest(rank_of({}));
-  EXPECT_EQ(w.core->drop({{&digest, 1}, {}}, DropRun::kDrop, w.now)[0].blocks, 2u);
+  EXPECT_EQ(w.drop({{&digest, 1}, {}})[0].blocks, 2u);
   EXPECT_EQ(there(0, 2), 0u);
   EXPECT_EQ(w.used(), 2 * slot_bytes());
   ASSERT_TRUE(w.core->release(e.scheduler, lease).ok());
@@ -118,6 +116,52 @@ TEST_F(CoreDropTest, ASaveThatHasBegunStillSeals) {
   EXPECT_EQ(dropped({}), 0u);
   w.commit(op);
   EXPECT_EQ(there(0, 2), 2u);
+}
+
+// ---- over turns ----
+
+class CoreLargeDropTest : public CoreDropTest {
+ protected:
+  static constexpr std::uint64_t kMany = 2 * limits::kDropsPerTurn + 100;
+  static WorldOptions large() {
+    WorldOptions options = options_of();
+    options.pool = 256 * kMiB;
+    return options;
+  }
+  CoreLargeDropTest() : CoreDropTest(large()) {
+    for (std::uint64_t at = 0; at < kMany; at += 4000) save(at, std::min<std::uint64_t>(4000, kMany - at));
+  }
+  DropId begin(DropRun run = DropRun::kDrop) { return w.core->begin_drop({}, run, w.now); }
+};
+
+TEST_F(CoreLargeDropTest, GoesOnOverTurnsAndOthersAreServedMeanwhile) {
+  ASSERT_EQ(w.core->stats().blocks, kMany);
+  const DropId drop = begin();
+  EXPECT_EQ(w.core->stats().blocks, kMany) << "nothing before its turn";
+  ASSERT_TRUE(w.core->drop_turn(w.now));
+  EXPECT_EQ(w.core->stats().blocks, kMany - limits::kDropsPerTurn);
+  EXPECT_FALSE(w.core->take_dropped(drop).has_value());
+  use(kMany - 2, 2);
+  int turns = 1;
+  while (w.core->drop_turn(w.now)) ++turns;
+  EXPECT_EQ(turns, 2);
+  EXPECT_EQ(w.core->stats().blocks, 0u);
+  EXPECT_EQ(w.core->take_dropped(drop)->at(0).blocks, kMany);
+  EXPECT_FALSE(w.core->drop_turn(w.now));
+}
+
+TEST_F(CoreLargeDropTest, SeveralAreToldOneByOne) {
+  const DropId counted = begin(DropRun::kCount), first = begin(), second = begin();
+  while (w.core->drop_turn(w.now)) continue;
+  EXPECT_TRUE(w.core->take_dropped(second)->empty());
+  EXPECT_EQ(w.core->take_dropped(counted)->at(0).blocks, kMany);
+  EXPECT_EQ(w.core->take_dropped(first)->at(0).blocks, kMany);
+}
+
+TEST_F(CoreLargeDropTest, TheCoreMayEndBeforeTheDrop) {
+  begin();
+  w.core->drop_turn(w.now);
+  w.core.reset();
 }
 
 // ---- classes ----

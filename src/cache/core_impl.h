@@ -6,6 +6,7 @@
 
 #include "cache/budgets.h"
 #include "cache/core.h"
+#include "cache/drops.h"
 #include "cache/grants.h"
 #include "cache/images.h"
 #include "cache/instances.h"
@@ -46,7 +47,6 @@ struct Core::Impl final : Admitting {
   void add_budget_stats(CoreStats& s) const;
   void add_tier_stats(CoreStats& s) const;
   void add_class_stats(CoreStats& s) const;
-  std::vector<NamespaceBlocks> named(const Images::Tally& tally) const;
 
   CoreConfig config;
   mem::Pool& pool;
@@ -67,6 +67,7 @@ struct Core::Impl final : Admitting {
   Restorer restorer;
   Retirer retirer;
   Warms warms;
+  Drops drops;
   std::map<mem::KeptReader, std::vector<RecordId>> kept_reads;  // pinned
   TimePoint latest;                                             // that a caller said
 };

@@ -380,7 +380,7 @@ TEST(CoreSpill, dropped_namespace_is_gone_and_what_was_on_its_way_does_not_arriv
   s.t->store(other.worker, other.registration, hashes(0, 2));
   const auto digest = model::namespace_digest(rank_of({}));
   s.t.tier.records.clear();  // the tier is told first, by others
-  const auto dropped = s.t->core->drop({{&digest, 1}, {}}, DropRun::kDrop, s.t->now);
+  const auto dropped = s.t->drop({{&digest, 1}, {}});
   ASSERT_EQ(dropped.size(), 1u);
   EXPECT_EQ(dropped[0].blocks, 3u);
   EXPECT_FALSE(s.resident(0));
@@ -390,7 +390,27 @@ TEST(CoreSpill, dropped_namespace_is_gone_and_what_was_on_its_way_does_not_arriv
   EXPECT_EQ(s.t->read(s.e.scheduler, hashes(8, 1), "l").hit_blocks, 0u);
   EXPECT_EQ(s.stats().blocks, 2u) << "of the other one";
   const model::NamespaceDigest unknown{};
-  EXPECT_TRUE(s.t->core->drop({{&unknown, 1}, {}}, DropRun::kDrop, s.t->now).empty());
+  EXPECT_TRUE(s.t->drop({{&unknown, 1}, {}}).empty());
+}
+
+TEST(CoreSpill, what_is_being_dropped_is_not_written_again) {
+  Saver s;
+  s.t.tier.at_seal = s.t.tier.at_leave = Answer::kStore;
+  s.t.tier.most_stores = 0;
+  s.save(0, 3);
+  s.t.tier.most_stores = 100;
+  Engine other(*s.t, {.instance = 2, .name_space = "other"});
+  const auto digest = model::namespace_digest(rank_of({}));
+  const DropId drop = s.t->core->begin_drop({{&digest, 1}, {}}, DropRun::kDrop, s.t->now);
+  s.evict(2);
+  s.save(10);
+  EXPECT_TRUE(s.t.tier.stores.empty());
+  s.t->store(other.worker, other.registration, hashes(0, 1));
+  EXPECT_EQ(s.t.tier.stores.size(), 1u) << "of the other one";
+  while (s.t->core->drop_turn(s.t->now)) continue;
+  EXPECT_EQ(s.t->core->take_dropped(drop)->at(0).blocks, 2u) << "what took an old one's place goes with them";
+  s.save(20);
+  EXPECT_EQ(s.t.tier.stores.size(), 2u);
 }
 
 }  // namespace

@@ -206,6 +206,13 @@ class World {
                                 const std::vector<std::uint32_t>& targets, std::uint32_t first = 0) {
     return core->restore({op, registration, lease, first, targets}, now);
   }
+  std::vector<NamespaceBlocks> drop(const DropWhat& what, DropRun run = DropRun::kDrop) const {
+    const DropId id = core->begin_drop(what, run, now);
+    while (core->drop_turn(now)) continue;
+    auto gone = core->take_dropped(id);
+    EXPECT_TRUE(gone.has_value());
+    return gone.value_or(std::vector<NamespaceBlocks>());
+  }
   ByteCount used() const { return pool->stats().used; }
 
   ScriptedPorts ports;

@@ -22,6 +22,9 @@ std::uint32_t further_capacity(std::uint32_t max_blocks) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(n, kNoLink - 1));
 }
 
+constexpr std::uint32_t kFirstUnits = (1u << 24) - 1;  // ColdRecord::units
+static_assert(limits::kSlotImageBytes.value / Images::kUnitBytes.value <= kFirstUnits);
+
 }  // namespace
 
 Images::Images(const Config& config, mem::Pool& pool, Namespaces& namespaces)
@@ -152,7 +155,7 @@ ImageSlot Images::put_words(RecordId record, const Placed& placed, mem::Extent e
     h.offset = w.offset;
     h.revision = w.allocation.value;
     c.allocation = w.allocation.value;
-    c.units = units(w.bytes);
+    c.units = units(w.bytes) & kFirstUnits;
     c.digest = placed.digest;
     return {record, 0};
   }
@@ -322,6 +325,11 @@ void Images::abandon_idle_since(TimePoint limit) {
     remove_inflight(inflight_[i].record);
     ++stats_.abandoned;
   }
+}
+
+std::optional<TimePoint> Images::idle_since(RecordId record) const {
+  if (table_.hot(record).state != ImageState::kLent || inflight(record).lent != 0) return std::nullopt;
+  return inflight(record).idle_since;
 }
 
 ImageStats Images::stats() const {

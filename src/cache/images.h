@@ -125,6 +125,8 @@ class Images {
     OperationIndex owner = kNoOperation;  // of kLent
   };
   SlotView view(RecordId record, ShardId shard) const;
+  // Of an image in flight that nobody copies into: since when. nullopt: somebody does.
+  std::optional<TimePoint> idle_since(RecordId record) const;
   ImageSlot slot_of(RecordId record, ShardId shard) const;  // there; of an image that is not kLent
   SlotWords words(const ImageSlot& slot) const;
   BlockKey key(RecordId record) const;
@@ -179,7 +181,7 @@ class Images {
   Residency::Listed listed(EvictionClass of) const { return table_.listed(of); }
   // Removes a sealed image from sight at once; pinned bytes stay until the last unpin.
   void drop(RecordId record);
-  // ---- by namespace and age; both walk the table ----
+  // ---- by namespace and age: cache/drops.h walks the table ----
   struct Filter {
     std::vector<bool> of;  // by namespace
     Duration unused;       // pinned ones are in use; 0: of any age
@@ -189,8 +191,13 @@ class Images {
     ByteCount bytes;
   };
   using Tally = std::vector<OfNamespace>;  // by namespace
-  Tally tally(const Filter& filter) const;
-  Tally drop_all(const Filter& filter);  // what it dropped
+  struct Range {
+    std::uint32_t begin = 0, end = 0;  // of records
+  };
+  void count_some(const Range& range, const Filter& filter, Tally& tally) const;
+  // Drops what matches, limits::kDropsPerTurn at most. Returns the first record that it has not
+  // looked at.
+  std::uint32_t drop_some(const Range& range, const Filter& filter, Tally& tally);
   // Time goes on for the ages of images, in minutes.
   void set_clock(TimePoint now) { minute_ = minute_of(now); }
 
@@ -227,6 +234,7 @@ class Images {
   static constexpr std::uint64_t kUnit = kUnitBytes.value;
   static std::uint16_t minute_of(TimePoint at) { return static_cast<std::uint16_t>(at.ns / seconds(60).ns); }
   bool matches(RecordId record, const Filter& filter) const;
+  void count_one(RecordId record, Tally& tally) const;
   static std::uint32_t units(ByteCount bytes) { return static_cast<std::uint32_t>(bytes.value / kUnit); }
   static std::uint64_t bit(ShardId shard) { return std::uint64_t{1} << shard.value; }
 
@@ -264,9 +272,14 @@ class Images {
   void free_inflight(std::uint32_t index);
   void idle_push(std::uint32_t index, TimePoint now);
   void idle_unlink(std::uint32_t index);
-  void unpin_one(RecordId record);
-  void retain(RecordId record);
-  void demote();
+  // What may be retained at most, as the pool is.
+  struct Share {
+    std::uint64_t units = 0, records = 0;
+  };
+  Share share() const;
+  void unpin_one(RecordId record, const Share& share);
+  void retain(RecordId record, const Share& share);
+  void demote(const Share& share);
   // Kept memory (images_kept.cc). Nothing without.
   mem::KeptAt kept_at(const ImageSlot& slot) const;
   void keep_lent(const ImageSlot& slot, const mem::KeptWriter& writer);

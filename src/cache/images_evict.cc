@@ -25,56 +25,18 @@ constexpr int kDemoted = 16;
 // A pinned image stays in the recency list until eviction meets it or its last pin goes:
 // leasing then costs one line a block, not three. A loading image has no bytes yet.
 void Images::pin(std::span<const RecordId> records, Use use) {
-  if (use == Use::kForeground) mark_read(records);
   for (std::size_t i = 0; i < records.size(); ++i) {
     if (i + kAhead < records.size()) table_.prefetch_pins(records[i + kAhead]);
     ColdRecord& c = table_.cold(records[i]);
+    if (use == Use::kForeground) c.was_read = true;
     if (c.pins++ > 0) continue;
     stats_.pinned += c.total_units * ByteCount(kUnit);
     ++stats_.pinned_images;
   }
 }
 
-// The lines are at hand: a look-up has just read them.
 void Images::mark_read(std::span<const RecordId> records) {
-  for (const RecordId record : records) table_.hot(record).flags |= kWasRead;
-}
-
-void Images::unpin(std::span<const RecordId> records) {
-  for (std::size_t i = records.size(); i-- > 0;) {
-    if (i >= 2 * kAhead) table_.prefetch_pins(records[i - 2 * kAhead]);
-    if (i >= kAhead) table_.prefetch_neighbours(records[i - kAhead]);
-    unpin_one(records[i]);
-  }
-}
-
-void Images::unpin_one(RecordId record) {
-  ColdRecord& c = table_.cold(record);
-  ORBITKV_CHECK(c.pins > 0, "unpin without a pin");
-  if (--c.pins > 0) return;
-  stats_.pinned -= c.total_units * ByteCount(kUnit);
-  --stats_.pinned_images;
-  if (sealed(record)) {
-    retain(record);
-  } else if (!loading(record) && !held(record)) {
-    take_apart(record, ImageEvent::kUnheld);
-  }
-}
-
-// Its last pin has gone. Where no foreground read held it, it keeps its place.
-void Images::retain(RecordId record) {
-  std::uint8_t& flags = table_.hot(record).flags;
-  if (!(flags & kWasRead)) {
-    if (!table_.listed(record)) table_.push_recent(record);
-    return;
-  }
-  flags &= static_cast<std::uint8_t>(~kWasRead);
-  table_.hot(record).minute = minute_;
-  if (table_.listed(record)) table_.unlink(record);
-  const bool fits = bytes(record) <= protected_share();
-  table_.set_class(record, fits ? EvictionClass::kRetained : EvictionClass::kProbationary);
-  table_.push_recent(record);
-  if (fits) demote();
+  for (const RecordId record : records) table_.cold(record).was_read = true;
 }
 
 ByteCount Images::protected_share() const {
@@ -82,23 +44,58 @@ ByteCount Images::protected_share() const {
 }
 
 // The table is a bound on what is kept as the pool is.
-void Images::demote() {
+Images::Share Images::share() const {
+  return {protected_share().value / kUnit, std::uint64_t{table_.max_blocks()} * protected_percent_ / 100};
+}
+
+inline void Images::demote(const Share& most) {
   const Residency::Listed& retained = table_.listed(EvictionClass::kRetained);
-  const std::uint64_t units = protected_share().value / kUnit;
-  const std::uint64_t records = std::uint64_t{table_.max_blocks()} * protected_percent_ / 100;
-  for (int i = 0; i < kDemoted && (retained.units > units || retained.records > records); ++i) {
-    const RecordId oldest = table_.least_recent(EvictionClass::kRetained);
-    table_.unlink(oldest);
-    table_.set_class(oldest, EvictionClass::kProbationary);
-    table_.push_recent(oldest);
+  for (int i = 0; i < kDemoted && (retained.units > most.units || retained.records > most.records); ++i) {
+    table_.demote();
+  }
+}
+
+// Its last pin has gone. Where no foreground read held it, it keeps its place; if eviction met it
+// meanwhile, that is among the next to go.
+inline void Images::retain(RecordId record, const Share& share) {
+  ColdRecord& c = table_.cold(record);
+  if (!c.was_read) {
+    if (!table_.listed(record)) table_.push_unconsidered(record);
+    return;
+  }
+  c.was_read = false;
+  table_.hot(record).minute = minute_;
+  const bool fits = c.total_units <= share.units;
+  table_.renew(record, fits ? EvictionClass::kRetained : EvictionClass::kProbationary);
+  if (fits) demote(share);
+}
+
+inline void Images::unpin_one(RecordId record, const Share& share) {
+  ColdRecord& c = table_.cold(record);
+  ORBITKV_CHECK(c.pins > 0, "unpin without a pin");
+  if (--c.pins > 0) return;
+  stats_.pinned -= c.total_units * ByteCount(kUnit);
+  --stats_.pinned_images;
+  if (sealed(record)) {
+    retain(record, share);
+  } else if (!loading(record) && !held(record)) {
+    take_apart(record, ImageEvent::kUnheld);
+  }
+}
+
+void Images::unpin(std::span<const RecordId> records) {
+  const Share most = share();
+  for (std::size_t i = records.size(); i-- > 0;) {
+    if (i >= 2 * kAhead) table_.prefetch_pins(records[i - 2 * kAhead]);
+    if (i >= kAhead) table_.prefetch_neighbours(records[i - kAhead]);
+    unpin_one(records[i], most);
   }
 }
 
 // A pinned one becomes recent with its last unpin.
 void Images::touch(RecordId record) {
   if (!sealed(record) || table_.cold(record).pins > 0) return;
-  if (table_.listed(record)) table_.unlink(record);
-  table_.push_recent(record);
+  table_.renew(record, table_.class_of(record));
 }
 
 void Images::drop(RecordId record) {
@@ -123,23 +120,26 @@ bool Images::matches(RecordId record, const Filter& filter) const {
   return minutes > (filter.unused.ns + seconds(60).ns - 1) / seconds(60).ns;
 }
 
-Images::Tally Images::tally(const Filter& filter) const {
-  Tally out(filter.of.size());
-  for (std::uint32_t r = 0; r < table_.high_water(); ++r) {
-    if (!matches(RecordId(r), filter)) continue;
-    OfNamespace& of = out[table_.hot(RecordId(r)).name_space.value];
-    ++of.images;
-    of.bytes += bytes(RecordId(r));
-  }
-  return out;
+void Images::count_one(RecordId record, Tally& tally) const {
+  OfNamespace& of = tally[table_.hot(record).name_space.value];
+  ++of.images;
+  of.bytes += bytes(record);
 }
 
-Images::Tally Images::drop_all(const Filter& filter) {
-  Tally out = tally(filter);
-  for (std::uint32_t r = 0; r < table_.high_water(); ++r) {
-    if (matches(RecordId(r), filter)) drop(RecordId(r));
+void Images::count_some(const Range& range, const Filter& filter, Tally& tally) const {
+  for (std::uint32_t r = range.begin; r < range.end; ++r)
+    if (matches(RecordId(r), filter)) count_one(RecordId(r), tally);
+}
+
+std::uint32_t Images::drop_some(const Range& range, const Filter& filter, Tally& tally) {
+  std::uint32_t dropped = 0;
+  for (std::uint32_t r = range.begin; r < range.end; ++r) {
+    if (!matches(RecordId(r), filter)) continue;
+    if (dropped++ == limits::kDropsPerTurn) return r;
+    count_one(RecordId(r), tally);
+    drop(RecordId(r));
   }
-  return out;
+  return range.end;
 }
 
 // ---- the end of an image ----
@@ -205,7 +205,7 @@ RecordId Images::victim() {
 }
 
 Keeper::Leave Images::leave(RecordId record) {
-  if (table_.hot(record).flags & kConsidered) return Keeper::Leave::kGo;
+  if (table_.cold(record).considered) return Keeper::Leave::kGo;
   return keeper_->leaving(record);
 }
 
@@ -255,7 +255,8 @@ bool Images::evict_in_window(const BlockKey& key) {
                    [&](RecordId a, RecordId b) { return table_.class_of(a) < table_.class_of(b); });
   const auto may_go = [&](RecordId r) { return sealed(r) && unheld(r); };
   for (std::size_t i = 0; i < n; ++i) {
-    if (!may_go(cells[i]) || !(table_.hot(cells[i]).flags & (kStoredHint | kConsidered))) continue;
+    const bool stored = table_.hot(cells[i]).flags & kStoredHint || table_.cold(cells[i]).considered;
+    if (!may_go(cells[i]) || !stored) continue;
     evict_one(cells[i]);
     return true;
   }

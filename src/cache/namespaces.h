@@ -46,6 +46,11 @@ class Namespaces {
   // nullopt: nobody uses it.
   std::optional<NamespaceIndex> find(const model::NamespaceDigest& digest) const;
 
+  // While it is dropped the tier is given nothing of it.
+  void begin_drop(NamespaceIndex index) { ++entries_.at(index.value).drops; }
+  void end_drop(NamespaceIndex index) { --entries_.at(index.value).drops; }
+  bool dropping(NamespaceIndex index) const { return entries_[index.value].drops > 0; }
+
   // Opens the spaces of the rank's groups that are not open.
   void open_spaces(NamespaceIndex index, const model::RankRegistration& rank);
   // Of images from an earlier life, until a rank registers.
@@ -64,6 +69,7 @@ class Namespaces {
     std::uint32_t uses = 0;
     std::string text = {};
     std::vector<OfGroup> spaces = {};
+    std::uint32_t drops = 0;
   };
   void set_text(NamespaceIndex index, std::string_view text);
   void close_spaces(Entry& entry);

@@ -59,6 +59,7 @@ Result<OperationIndex> Operations::open(const Want& want, Registration& registra
   op.open = true;
   op.blocker = kNoOperation;
   op.blocking_load = kNoRecord;
+  op.lent = 0;
   op.awaited = false;
   op.on_device = on_device;
   op.landed = 0;

@@ -44,6 +44,7 @@ struct Operation {
   // Restore, awaiting: of `pinned`, those before it have landed.
   std::uint32_t landed = 0;
   bool on_device = false;  // it counts against its device's share
+  std::uint32_t lent = 0;  // save: of `slots`, those that are still there
 
   TimePoint opened;                       // of a save
   TimePoint deadline;                     // end of waiting for other publishers, or for the tier

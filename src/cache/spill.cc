@@ -36,13 +36,14 @@ bool Spill::store(RecordId record, const Tier::Key& key) {
 void Spill::sealed(RecordId record) {
   if (p_.tier == nullptr) return;
   const Tier::Key key = key_of(record);
-  if (key.space == kNoTierSpace) return;
+  if (key.space == kNoTierSpace || p_.namespaces.dropping(p_.images.key(record).name_space)) return;
   if (p_.tier->sealed(key, p_.images.bytes(record)) == Tier::Answer::kStore) store(record, key);
 }
 
 Keeper::Leave Spill::leaving(RecordId record) {
   const Tier::Key key = key_of(record);
-  if (key.space == kNoTierSpace) return Leave::kGo;
+  if (key.space == kNoTierSpace || p_.namespaces.dropping(p_.images.key(record).name_space))
+    return Leave::kGo;
   if (p_.tier->leaving(key, p_.images.bytes(record)) != Tier::Answer::kStore) return Leave::kGo;
   return store(record, key) ? Leave::kHeld : Leave::kDirty;
 }

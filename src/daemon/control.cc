@@ -12,11 +12,10 @@ namespace {
 using nlohmann::json;
 
 // Namespaces of one answer: with the longest names, every byte of them escaped, it fits a frame.
-constexpr std::size_t kListed = 32;
-static_assert(kListed * (6 * limits::kNamespaceBytes + 256) < limits::kSocketFrameBytes - 256);
+static_assert(limits::kListedNamespaces * (6 * limits::kNamespaceBytes + 256) <
+              limits::kSocketFrameBytes - 256);
 
 constexpr std::uint64_t kLongest = 10ull * 365 * 24 * 3600;  // seconds, of an age
-constexpr std::size_t kWaiting = 32;                         // commands of a kind that wait for the device
 constexpr Duration kEvictionWait = seconds(50);              // below what the operator's side waits
 constexpr Duration kTurn = milliseconds(200);                // of an eviction, at the latest
 constexpr std::uint64_t kNoSlab = ~std::uint64_t{0};
@@ -109,8 +108,8 @@ void Control::upgrade(const FdStore::Successor& successor, Answer answer) const 
 // ---- evict ----
 
 void Control::evict(ByteCount bytes, bool wait, TimePoint now, Answer answer) {
-  if (wait && evictions_.size() >= kWaiting)
-    return answer(busy(format_text("%zu evictions wait; wait for their answers", kWaiting)));
+  if (wait && evictions_.size() >= limits::kControlsWaiting)
+    return answer(busy(format_text("%u evictions wait; wait for their answers", limits::kControlsWaiting)));
   Eviction eviction;
   eviction.left = bytes;
   eviction.give_up = wait ? now + kEvictionWait : now;
@@ -168,7 +167,7 @@ Result<std::string> Control::list(const std::string& after) const {
   for (const ssd::SpaceStatus& space : stored) {
     const std::string digest = hex_text(space.digest.bytes);
     if (digest <= after) continue;
-    more = spaces.size() == kListed;
+    more = spaces.size() == limits::kListedNamespaces;
     if (more) break;
     spaces.push_back({{"digest", digest},
                       {"namespace", space.text},
@@ -180,7 +179,6 @@ Result<std::string> Control::list(const std::string& after) const {
 }
 
 void Control::poll(TimePoint now) {
-  if (tier_ == nullptr) return;
   if (!drops_.empty()) poll_drops();
   if (!evictions_.empty()) poll_evictions(now);
 }

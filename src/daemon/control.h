@@ -5,12 +5,14 @@
 //  "unused_s": n, "where": "all" | "memory" | "ssd", "dry_run": bool},
 // {"command": "pool_list", "after": name}, {"command": "pool_add", "bytes": n},
 // {"command": "pool_drain", "bytes": n | "slab": name}, {"command": "upgrade", "binary": path}.
-// A drop is answered when it would survive a power loss, an eviction that waits when what was
-// being written has left; until then their questions wait here. Owned by the Manager; core thread.
+// A drop is answered when memory was walked and it would survive a power loss, an eviction that waits
+// when what was being written has left; until then their questions wait here. Owned by the Manager; core
+// thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,7 +40,7 @@ class Control {
   // place for.
   using Succeed = std::function<void(const FdStore::Successor& successor, Answer answer)>;
   void set_succeed(Succeed succeed) { succeed_ = std::move(succeed); }
-  // Goes on with what waits: after the tier's events, and from time to time.
+  // Goes on with what waits: after the tier's events and the host's turns.
   void poll(TimePoint now);
 
  private:
@@ -59,15 +61,20 @@ class Control {
     std::uint64_t blocks = 0, records = 0;  // in memory, on SSD
     ByteCount bytes, stored_bytes;
   };
-  // A drop whose namespaces are not all durably gone.
+  // A drop that goes on: in memory first by age, for what is read meanwhile is in use; else on the
+  // SSD first, so that nothing comes back.
   struct Drop {
+    DropAsked asked;
+    std::optional<cache::DropId> memory;  // its walk
+    bool then_unused = false;             // by age, on the SSD
     std::vector<ssd::TransferId> flushes;
     std::vector<Space> dropped;
     std::uint64_t left = 0;  // namespaces that could not be dropped, and why
     std::uint64_t left_records = 0;
     std::string why_left;
-    bool failed = false, dry_run = false;
+    bool failed = false;
     Answer answer;
+    bool over() const { return !memory && flushes.empty(); }
   };
   // One that goes on while blocks of it are being written.
   struct Eviction {
@@ -85,12 +92,13 @@ class Control {
   Result<std::string> pool_list(std::uint64_t after) const;
   Result<std::string> pool_wanted(const Result<std::uint32_t>& slabs) const;
   Result<std::string> list(const std::string& after) const;
-  std::vector<Space> spaces(TimePoint now) const;
-  Result<std::vector<Space>> chosen(const DropAsked& asked, TimePoint now) const;
+  std::vector<Space> spaces() const;
+  Result<std::vector<Space>> chosen(const DropAsked& asked) const;
   void drop(const DropAsked& asked, TimePoint now, Answer answer);
-  void drop_stored(const DropAsked& asked, Drop& drop) const;
-  void drop_unused(const DropAsked& asked, Drop& drop) const;
-  void drop_memory(const DropAsked& asked, Drop& drop, TimePoint now);
+  void drop_stored(Drop& drop) const;
+  void drop_unused(Drop& drop) const;
+  void begin_memory(Drop& drop, TimePoint now);
+  void go_on(Drop& drop);
   static std::string answer_of(const Drop& drop);
   void poll_drops();
 

@@ -7,29 +7,23 @@
 #include "base/limits.h"
 #include "base/text.h"
 #include "daemon/control.h"
+#include "daemon/scope.h"
 
 namespace orbitkv::daemon {
 namespace {
 using nlohmann::json;
 
 // Names of one answer: with the longest, every byte of them escaped, it fits a frame.
-constexpr std::size_t kListed = 32;
-static_assert(kListed * (6 * limits::kNamespaceBytes + 512) < limits::kSocketFrameBytes - 1024);
-constexpr std::size_t kLeastDigits = 8;  // of a digest
-constexpr std::size_t kWaiting = 32;     // drops that wait for the device
-
-// docs/protocol.md, "Namespace": of a text that is a JSON object.
-std::string scope_of(const std::string& text) {
-  const json object = json::parse(text, nullptr, false);
-  const auto found = object.is_object() ? object.find("scope") : object.end();
-  return object.is_object() && found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
+static_assert(limits::kListedNamespaces * (6 * limits::kNamespaceBytes + 512) <
+              limits::kSocketFrameBytes - 1024);
+constexpr std::size_t kLeastDigits = 8;                         // of a digest
+constexpr Duration kMemoryRemembers = seconds(45 * 24 * 3600);  // the age of a block (cache/residency.h)
 }  // namespace
 
 // Of memory and of the SSD, by digest.
-std::vector<Control::Space> Control::spaces(TimePoint now) const {
+std::vector<Control::Space> Control::spaces() const {
   std::map<model::NamespaceDigest, Space> all;
-  for (const cache::NamespaceBlocks& each : core_.namespaces(now)) {
+  for (const cache::NamespaceBlocks& each : core_.namespaces()) {
     Space& space = all[each.digest];
     space.digest = each.digest;
     space.text = each.text;
@@ -50,7 +44,7 @@ std::vector<Control::Space> Control::spaces(TimePoint now) const {
   return out;
 }
 
-Result<std::vector<Control::Space>> Control::chosen(const DropAsked& asked, TimePoint now) const {
+Result<std::vector<Control::Space>> Control::chosen(const DropAsked& asked) const {
   const int ways = !asked.digests.empty() + !asked.scope.empty() + asked.unasked;
   if (ways > 1) return reject("a drop is of digests, of a scope or of what is unasked for: name one of them");
   if (asked.everything() && asked.unused.ns == 0 && !asked.dry_run)
@@ -63,7 +57,11 @@ Result<std::vector<Control::Space>> Control::chosen(const DropAsked& asked, Time
     return reject(
         "no engine has registered since this Manager started, so that everything is unasked for: let the "
         "engines that share the store register first, or give --force");
-  std::vector<Space> all = spaces(now);
+  if (asked.memory && asked.unused > kMemoryRemembers)
+    return reject(
+        "blocks in memory remember their last use for 45 days: an age beyond that is of what is on SSD alone "
+        "(--ssd-only)");
+  std::vector<Space> all = spaces();
   if (asked.unasked) std::erase_if(all, [](const Space& each) { return each.asked; });
   if (!asked.scope.empty()) {
     std::erase_if(all, [&](const Space& each) { return scope_of(each.text) != asked.scope; });
@@ -92,10 +90,10 @@ Result<std::vector<Control::Space>> Control::chosen(const DropAsked& asked, Time
 }
 
 // Each namespace is durably gone with its event; what cannot be dropped is left, and what comes behind it.
-void Control::drop_stored(const DropAsked& asked, Drop& drop) const {
+void Control::drop_stored(Drop& drop) const {
   for (std::size_t i = 0; i < drop.dropped.size(); ++i) {
     Space& space = drop.dropped[i];
-    if (!space.stored || asked.dry_run) continue;
+    if (!space.stored || drop.asked.dry_run) continue;
     auto dropped = tier_->store().drop_space(space.digest);
     if (!dropped.ok()) {
       drop.left = drop.dropped.size() - i;
@@ -108,11 +106,11 @@ void Control::drop_stored(const DropAsked& asked, Drop& drop) const {
   }
 }
 
-void Control::drop_unused(const DropAsked& asked, Drop& drop) const {
+void Control::drop_unused(Drop& drop) const {
   std::vector<model::NamespaceDigest> digests;
   for (const Space& space : drop.dropped) digests.push_back(space.digest);
-  const auto run = asked.dry_run ? ssd::Store::UnusedRun::kCount : ssd::Store::UnusedRun::kDrop;
-  const ssd::Store::Unused unused = tier_->store().drop_unused(digests, asked.unused, run);
+  const auto run = drop.asked.dry_run ? ssd::Store::UnusedRun::kCount : ssd::Store::UnusedRun::kDrop;
+  const ssd::Store::Unused unused = tier_->store().drop_unused(digests, drop.asked.unused, run);
   for (std::size_t i = 0; i < digests.size(); ++i) {
     drop.dropped[i].records = unused.of[i].records;
     drop.dropped[i].stored_bytes = unused.of[i].bytes;
@@ -122,42 +120,49 @@ void Control::drop_unused(const DropAsked& asked, Drop& drop) const {
   drop.flushes.insert(drop.flushes.end(), unused.flushes.begin(), unused.flushes.end());
 }
 
-void Control::drop_memory(const DropAsked& asked, Drop& drop, TimePoint now) {
+void Control::begin_memory(Drop& drop, TimePoint now) {
   std::vector<model::NamespaceDigest> digests;
   for (const Space& space : drop.dropped) digests.push_back(space.digest);
   if (digests.empty()) return;  // none named is all of them
-  const auto run = asked.dry_run ? cache::DropRun::kCount : cache::DropRun::kDrop;
-  for (const cache::NamespaceBlocks& each : core_.drop({digests, asked.unused}, run, now)) {
+  const auto run = drop.asked.dry_run ? cache::DropRun::kCount : cache::DropRun::kDrop;
+  drop.memory = core_.begin_drop({digests, drop.asked.unused}, run, now);
+}
+
+void Control::go_on(Drop& drop) {
+  if (drop.memory) {
+    const auto taken = core_.take_dropped(*drop.memory);
+    if (!taken) return;
+    drop.memory.reset();
     for (Space& space : drop.dropped) {
-      if (space.digest != each.digest) continue;
-      space.blocks = each.blocks;
-      space.bytes = each.bytes;
+      const auto of = std::find_if(taken->begin(), taken->end(),
+                                   [&](const auto& each) { return each.digest == space.digest; });
+      if (of == taken->end()) continue;
+      space.blocks = of->blocks;
+      space.bytes = of->bytes;
     }
   }
+  if (std::exchange(drop.then_unused, false)) drop_unused(drop);
 }
 
 void Control::drop(const DropAsked& asked, TimePoint now, Answer answer) {
-  if (drops_.size() >= kWaiting)
-    return answer(busy(format_text("%zu drops are under way; wait for their answers", kWaiting)));
-  auto chosen_spaces = chosen(asked, now);
+  if (drops_.size() >= limits::kControlsWaiting)
+    return answer(
+        busy(format_text("%u drops are under way; wait for their answers", limits::kControlsWaiting)));
+  auto chosen_spaces = chosen(asked);
   if (!chosen_spaces.ok()) return answer(chosen_spaces.error());
   Drop drop;
+  drop.asked = asked;
   drop.answer = std::move(answer);
-  drop.dry_run = asked.dry_run;
   drop.dropped = std::move(*chosen_spaces);
   const bool ssd = asked.ssd && tier_ != nullptr;
+  drop.then_unused = ssd && asked.unused.ns > 0;
   if (!ssd) {
     for (Space& space : drop.dropped) space.records = 0, space.stored_bytes = {};
-  } else if (asked.unused.ns > 0) {
-    drop_unused(asked, drop);
-  } else {
-    drop_stored(asked, drop);
+  } else if (!drop.then_unused) {
+    drop_stored(drop);
     if (drop.left > 0 && drop.dropped.empty()) return drop.answer(busy(drop.why_left));
   }
-  if (asked.memory) drop_memory(asked, drop, now);
-  const bool by_age = asked.unused.ns > 0;
-  std::erase_if(drop.dropped,
-                [&](const Space& space) { return by_age && space.blocks == 0 && space.records == 0; });
+  if (asked.memory) begin_memory(drop, now);
   drops_.push_back(std::move(drop));
   poll_drops();
 }
@@ -171,7 +176,7 @@ std::string Control::answer_of(const Drop& drop) {
     bytes += space.bytes;
     records += space.records;
     stored_bytes += space.stored_bytes;
-    if (names.size() == kListed) continue;
+    if (names.size() == limits::kListedNamespaces) continue;
     names.push_back({{"digest", hex_text(space.digest.bytes)},
                      {"namespace", space.text},
                      {"scope", scope_of(space.text)},
@@ -186,7 +191,7 @@ std::string Control::answer_of(const Drop& drop) {
                {"stored_bytes", stored_bytes.value},
                {"evicted", blocks},
                {"evicted_bytes", bytes.value},
-               {"dry_run", drop.dry_run},
+               {"dry_run", drop.asked.dry_run},
                {"left", drop.left},
                {"left_records", drop.left_records},
                {"why_left", drop.why_left}})
@@ -200,11 +205,15 @@ void Control::poll_drops() {
         if (std::erase(drop.flushes, event.transfer) > 0) drop.failed |= !event.ok;
     }
   }
-  const auto first = std::stable_partition(drops_.begin(), drops_.end(),
-                                           [&](const Drop& drop) { return !drop.flushes.empty(); });
+  for (Drop& drop : drops_) go_on(drop);
+  const auto first =
+      std::stable_partition(drops_.begin(), drops_.end(), [](const Drop& drop) { return !drop.over(); });
   std::vector<Drop> ended(std::make_move_iterator(first), std::make_move_iterator(drops_.end()));
   drops_.erase(first, drops_.end());
-  for (const Drop& drop : ended) {
+  for (Drop& drop : ended) {
+    const bool by_age = drop.asked.unused.ns > 0;
+    std::erase_if(drop.dropped,
+                  [&](const Space& space) { return by_age && space.blocks == 0 && space.records == 0; });
     if (drop.failed) {
       drop.answer(
           recompute("the namespaces are gone until the next start, but a path could not write that down "

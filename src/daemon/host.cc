@@ -125,9 +125,9 @@ void Host::tick(TimePoint now) {
 }
 
 bool Host::turn(TimePoint now) {
-  const bool more = slabs_.turn(now);
-  if (more) tell_slabs(now);
-  return more;
+  const bool retires = slabs_.turn(now);
+  if (retires) tell_slabs(now);
+  return core_.drop_turn(now) || retires;
 }
 
 void Host::tell_slabs(TimePoint now) {

@@ -21,7 +21,6 @@
 #include "daemon/slabs.h"
 #include "daemon/ssd_tier.h"
 #include "daemon/stall.h"
-#include "daemon/turn_limits.h"
 #include "mem/pool.h"
 
 namespace orbitkv::daemon {
@@ -74,7 +73,7 @@ class Host final : private cache::Ports {
   // Receipts, then commands, both bounded. `all_records`: whether they are marked or not.
   // False: there were none.
   bool serve(Session& session, bool all_records, TimePoint now);
-  // The retirement of a slab, in bounded steps. False: nothing to do now.
+  // The retirement of a slab and drops, in bounded steps. False: nothing to do now.
   bool turn(TimePoint now);
   // New slabs, lost wakes, sessions that are gone, expiry. At least every 250 ms.
   void tick(TimePoint now);

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "daemon/host.h"
+#include "daemon/scope.h"
 #include "wire/lifecycle.h"
 
 namespace orbitkv::daemon {
@@ -63,7 +64,9 @@ void Host::on_register(Session& session, std::span<const std::byte> frame, TimeP
   if (!in.ok()) return close(session, in.error().message().c_str(), now);
   offer_slabs(session, now);
   if (session.life != Session::Life::kOpen) return;
-  auto made = core_.register_rank(session.id(), in->rank, now);
+  const Status scope = check_scope(in->rank.name_space);
+  const auto made =
+      scope.ok() ? core_.register_rank(session.id(), in->rank, now) : Result<RegistrationId>(scope.error());
   std::vector<std::byte> out;
   if (made.ok()) {
     ORBITKV_INFO("session %u registered rank %u of %u on %s: %u blocks, %zu groups", session.id().value,

@@ -35,7 +35,7 @@ void ManagerNode::drop_space(std::uint32_t space) {
 void ManagerNode::drop(std::uint64_t word) {
   if (!listens()) return;
   std::string question = R"({"command": "drop")";
-  const auto spaces = host_->core().namespaces(world_.now());
+  const auto spaces = host_->core().namespaces();
   if (word % 3 != 0 && !spaces.empty())
     question += R"(, "digests": [")" + hex_text(spaces[(word >> 4) % spaces.size()].digest.bytes) + "\"]";
   constexpr const char* kWhere[] = {"all", "memory", "ssd"};

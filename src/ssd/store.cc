@@ -48,8 +48,14 @@ struct Store::Impl {
 
   void condemn(StoredRef ref) { bury(ref, Loss::kCorrupt); }
   bool bury(StoredRef ref, Loss why);
-  std::vector<std::vector<StoredRef>> unused(std::span<const model::NamespaceDigest> digests, Duration least);
-  bool end_all(std::span<const StoredRef> records, Store::Unused& out);
+  struct Found {
+    std::uint64_t records = 0;
+    ByteCount bytes;
+    std::vector<StoredRef> ends;
+  };
+  std::vector<Found> unused(std::span<const model::NamespaceDigest> digests, Duration least,
+                            Store::UnusedRun run);
+  std::uint64_t end_some(std::span<const StoredRef> records);
   void path_failed(PathIndex path);
   void step();
   void close_step();
@@ -231,69 +237,67 @@ Result<Store::Dropped> Store::drop_space(const model::NamespaceDigest& digest) {
   return out;
 }
 
-// Of each namespace.
-std::vector<std::vector<StoredRef>> Store::Impl::unused(std::span<const model::NamespaceDigest> digests,
-                                                        Duration least) {
+// Of each namespace. For a count no record is listed, and never more than single ends are kept.
+std::vector<Store::Impl::Found> Store::Impl::unused(std::span<const model::NamespaceDigest> digests,
+                                                    Duration least, Store::UnusedRun run) {
   constexpr std::size_t kNobody = ~std::size_t{0};
   std::vector<std::size_t> asked(limits::kStoredSpaces, kNobody);
   for (std::size_t i = 0; i < digests.size(); ++i)
     for (const SpaceIndex space : state.spaces.of(digests[i])) asked[space.value] = i;
-  std::vector<std::vector<StoredRef>> out(digests.size());
+  const std::size_t listed = run == Store::UnusedRun::kDrop ? limits::kTombstones : 0;
+  std::vector<Found> out(digests.size());
   for (std::uint32_t s = 0; s < state.segments.size(); ++s) {
     for (StoredId id = state.index.first_in(SegmentIndex(s)); id != kNotStored;
          id = state.index.next_in(id)) {
       const std::size_t of = asked[state.index.at(id).space.value];
       const StoredRef ref = state.index.ref(id);
-      if (of != kNobody && state.visible(ref) && state.unused_for(id, least)) out[of].push_back(ref);
+      if (of == kNobody || !state.visible(ref) || !state.unused_for(id, least)) continue;
+      ++out[of].records;
+      out[of].bytes += ByteCount(bytes_of(state.index.at(id)));
+      if (out[of].ends.size() < listed) out[of].ends.push_back(ref);
     }
   }
   return out;
 }
 
-// By a tombstone each. False: there is no room for more.
-bool Store::Impl::end_all(std::span<const StoredRef> records, Store::Unused& out) {
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    if (tombstones.full()) {
-      out.left += records.size() - i;
-      return false;
-    }
-    bury(records[i], Loss::kUnused);
-  }
-  return true;
+// By a tombstone each, as long as there is room for more. Returns how many.
+std::uint64_t Store::Impl::end_some(std::span<const StoredRef> records) {
+  std::uint64_t ended = 0;
+  for (; ended < records.size() && !tombstones.full(); ++ended) bury(records[ended], Loss::kUnused);
+  return ended;
 }
 
 Store::Unused Store::drop_unused(std::span<const model::NamespaceDigest> digests, Duration least,
                                  UnusedRun run) {
   Unused out;
   out.of.resize(digests.size());
-  const auto found = impl_->unused(digests, least);
+  const auto found = impl_->unused(digests, least, run);
   bool buried = false;
   for (std::size_t i = 0; i < digests.size(); ++i) {
+    out.of[i] = {found[i].records, found[i].bytes};
+    if (run == UnusedRun::kCount || found[i].records == 0) continue;
     std::uint64_t visible = 0;
-    for (const StoredRef ref : found[i])
-      out.of[i].bytes += ByteCount(bytes_of(impl_->state.index.at(ref.id)));
-    out.of[i].records = found[i].size();
-    if (run == UnusedRun::kCount || found[i].empty()) continue;
     for (const SpaceIndex space : impl_->state.spaces.of(digests[i]))
       visible += impl_->state.spaces.at(space).visible_records();
-    if (const auto whole = visible == found[i].size() ? drop_space(digests[i]) : Result<Dropped>(busy(""));
+    if (const auto whole = visible == found[i].records ? drop_space(digests[i]) : Result<Dropped>(busy(""));
         whole.ok()) {
       out.flushes.push_back(whole->flushed);
       continue;
     }
-    const std::uint64_t left = out.left;
-    if (!impl_->end_all(found[i], out))
-      out.why_left =
-          "the store keeps no more ends of single blocks until segments with earlier ones are reclaimed";
-    out.of[i].records -= out.left - left;
+    out.of[i].records = impl_->end_some(found[i].ends);
+    out.left += found[i].records - out.of[i].records;
     buried = true;
   }
+  if (out.left > 0)
+    out.why_left =
+        "the store keeps no more ends of single blocks until segments with earlier ones are reclaimed";
   if (!buried) return out;
   const auto flushed = flush();
   if (flushed.ok()) {
     out.flushes.push_back(*flushed);
   } else {
-    out.why_left = "they are gone, but not durably yet: " + flushed.error().message();
+    out.why_left += (out.why_left.empty() ? "" : "; and ") +
+                    ("what went is not durably gone yet: " + flushed.error().message());
   }
   return out;
 }

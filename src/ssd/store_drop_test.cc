@@ -205,6 +205,23 @@ TEST(StoreDropTest, drop_space_then_reuse) {
   EXPECT_EQ(bed.readable(bed.space(shape), shape, 21, 40), 40u);
 }
 
+TEST(StoreDropTest, every_reason_why_something_is_left_is_told) {
+  StoreBed bed;
+  bed.config.tombstones = 5;
+  bed.start();
+  const SpaceShape a = small_shape(0x31);
+  bed.write_blocks(bed.space(a), a, 1, 8);
+  bed.pass(seconds(600));
+  while (bed.store().flush().ok()) continue;
+  const Store::Unused dropped =
+      bed.store().drop_unused({&a.digest, 1}, seconds(300), Store::UnusedRun::kDrop);
+  EXPECT_EQ(dropped.left, 3u);
+  EXPECT_TRUE(dropped.flushes.empty());
+  EXPECT_NE(dropped.why_left.find("no more ends"), std::string::npos) << dropped.why_left;
+  EXPECT_NE(dropped.why_left.find("; and what went is not durably gone yet"), std::string::npos)
+      << dropped.why_left;
+}
+
 // More namespaces than the superblock lists: the log takes the rest, until their blocks have gone.
 TEST(StoreDropTest, more_drops_than_the_superblock_lists) {
   StoreBed bed;
