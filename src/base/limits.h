@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/ids.h"
+#include "base/time.h"
 
 namespace orbitkv::limits {
 
@@ -29,6 +30,18 @@ inline constexpr std::uint32_t kTraceUnits = 64 * 1024;  // fragments and slots 
 // Metadata: hashes and page lists that the Manager holds for a session's operations.
 inline constexpr ByteCount kMetadataPerOperation = 32 * kMiB;
 inline constexpr ByteCount kMetadataPerSession = 64 * kMiB;
+
+// One turn of the Manager: what a session may ask of it before the others have theirs. The
+// request that reaches a bound is answered still; what is left waits for the next turn.
+inline constexpr std::uint32_t kCommandsPerTurn = 16;
+inline constexpr ByteCount kRequestBytesPerTurn = 32 * kKiB;  // of request frames: about 1,000 hashes
+inline constexpr std::uint32_t kFramesPerTurn = 4;            // from its socket
+
+// Commands of the operator.
+inline constexpr std::uint32_t kControlsWaiting = 32;   // of a kind, for the device or their turns
+inline constexpr std::uint32_t kListedNamespaces = 32;  // in one answer
+inline constexpr std::uint32_t kDropLooks = 64 * 1024;  // records that a turn of a drop looks at
+inline constexpr std::uint32_t kDropsPerTurn = 4096;    // of them dropped
 
 // Frames and names.
 inline constexpr std::uint32_t kSocketFrameBytes = 128 * 1024;
@@ -60,6 +73,12 @@ inline constexpr std::uint32_t kReservedTickets = kTickets / 2 / kSessions;  // 
 inline constexpr std::uint32_t kPreparesPerSession = 4;                      // that nobody has claimed
 inline constexpr std::uint32_t kWarmsPerSession = 16;
 inline constexpr std::uint32_t kWarms = 128;  // of the host
+inline constexpr Duration kWarmLife = seconds(5);
+inline constexpr std::uint32_t kWarmPieceBlocks = 256;  // of a hint, on their way at once
+inline constexpr std::uint32_t kListSlice = 2048;       // hashes of a kept list that are looked up together
+inline constexpr std::uint32_t kPasses = 16;            // of one in the line, by those who came later
+inline constexpr std::uint32_t kLookBehind = 16;        // of one instance, behind one that does not fit
+inline constexpr std::uint64_t kLinePagesPerTurn = 64 * 1024;  // that are looked up for the line
 inline constexpr std::uint32_t kInstances = 64;
 inline constexpr std::uint32_t kBlocks = 1u << 30;  // entries of the block table (--max-blocks)
 inline constexpr std::uint32_t kNamespaces = 1024;
@@ -78,7 +97,10 @@ inline constexpr std::uint32_t kKeptPending =
 inline constexpr std::uint32_t kKeptRetired = 1024;   // slabs that are gone and may be mapped by others yet
 inline constexpr std::uint32_t kKeptProcesses = 256;  // without a session, of which the next life is told
 inline constexpr ByteCount kHugePageBytes = 2 * kMiB;
-inline constexpr std::uint32_t kMemoryNodes = 64;    // NUMA nodes that are told apart
+inline constexpr std::uint32_t kMemoryNodes = 64;  // NUMA nodes that are told apart
+// Where a piece of a GPU's registration ends, and the address of a slab's mapping is a multiple of:
+// a millisecond or two each, and a small slab is one piece.
+inline constexpr ByteCount kRegisterPiece = 32 * kMiB;
 inline constexpr std::uint32_t kNodeNumbers = 1024;  // above every number that the kernel gives a node
 inline constexpr std::uint32_t kProbeWindow = 32;    // residency index
 

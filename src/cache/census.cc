@@ -82,7 +82,7 @@ void Leases::count(Census& census) const {
     if (lease.state == LeaseState::kRetired) continue;
     add(census.leases, lease.state);
     census.pinned += lease.records.size();
-    census.tickets += lease.unfinished ? 1 : 0;
+    census.tickets += lease.places.unfinished() ? 1 : 0;
   }
 }
 
@@ -90,7 +90,7 @@ void Recoveries::count(Census& census) const {
   for (const Recovery& recovery : recoveries_) {
     if (recovery.state == RecoveryState::kRetired) continue;
     add(census.recoveries, recovery.state);
-    census.tickets += recovery.unfinished ? 1 : 0;
+    census.tickets += recovery.places.unfinished() ? 1 : 0;
   }
 }
 

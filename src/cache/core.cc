@@ -62,7 +62,8 @@ Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* ti
       restorer({ports, images, budgets, leases, operations, grants, spill}),
       retirer({pool_in, images, loads, leases, operations, publisher, restorer, c.retire_store_wait,
                c.retire_claim_wait}),
-      warms({sessions, line, leases}) {
+      warms({sessions, line, leases}),
+      drops({images, namespaces, loads}) {
   leases.set_publishing(publisher);
   if (tier != nullptr) images.set_keeper(&spill);
   if (c.kept == nullptr) return;
@@ -97,6 +98,7 @@ void Core::Impl::leave(RegistrationId id) {
   recoveries.end_instance(instance);
   leases.end_instance(instance);
   budgets.close(account);
+  line.forget(account);
 }
 
 // ---- budgets ----
@@ -360,7 +362,7 @@ CoreStats Core::stats() const {
   s.quarantined_extents = images.quarantined_extents;
   const RecoveryStats recoveries = impl_->recoveries.stats();
   s.undelivered = leases.undelivered + recoveries.undelivered;
-  s.tickets = impl_->leases.tickets().all();
+  s.tickets = impl_->leases.places().unfinished();
   s.recoveries = recoveries.ready;
   s.recoveries_missed = recoveries.missed;
   s.recovery_waits = recoveries.waits;
@@ -401,7 +403,7 @@ void Core::Impl::add_budget_stats(CoreStats& s) const {
   b.cut = prefixes.budget_cuts;
   b.bypassed = sets.bypassed;
   b.ended = prefixes.budget_misses + sets.budget_misses;
-  const PreparedCounts& prepared = leases.prepared();
+  const PreparedCounts& prepared = leases.places().prepared();
   b.prepared = prepared.all();
   b.prepares = prepared.begun;
   b.claimed = prepared.claimed;

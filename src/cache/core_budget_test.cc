@@ -17,10 +17,10 @@ WorldOptions with_budget(std::uint64_t all, std::uint64_t one) {
 }
 
 // Two engines. Blocks 0..7 are resident, 8..15 stored.
-struct Shop {
+struct TwoEngines {
   TierWorld t;
   Engine a, b;
-  explicit Shop(std::uint64_t all = 8, std::uint64_t one = 6)
+  explicit TwoEngines(std::uint64_t all = 8, std::uint64_t one = 6)
       : t(with_budget(all, one)), a(*t), b(*t, {.instance = 2}) {
     t->store(a.worker, a.registration, hashes(0, 8));
     for (std::uint64_t n = 8; n < 16; ++n) t.tier.put(n);
@@ -54,7 +54,7 @@ struct Shop {
 };
 
 TEST(CoreBudget, each_owner_is_charged_until_its_last_restore_is_reaped) {
-  Shop s;
+  TwoEngines s;
   const QueryAnswer one = s.read(0, 3, "one"), two = s.read(0, 3, "two");
   EXPECT_EQ(s.used(), 6u) << "shared blocks count once an owner";
   s.release(two.lease);
@@ -69,15 +69,31 @@ TEST(CoreBudget, each_owner_is_charged_until_its_last_restore_is_reaped) {
   EXPECT_EQ(s.used(), 0u);
 }
 
+// A read that goes on without its query is charged in the place of the query, not beside it.
+TEST(CoreBudget, what_is_cancelled_counts_once_in_the_peak) {
+  for (const bool times_out : {false, true}) {
+    SCOPED_TRACE(times_out);
+    TwoEngines s;
+    EXPECT_TRUE(s.read(8, 5, "r").loading);
+    if (times_out) s.t.wait(seconds(6));
+    if (!times_out) EXPECT_TRUE(s.t->core->cancel(s.a.scheduler, {instance_id(1), GroupId(0), "r"}).ok());
+    EXPECT_EQ(s.stats().draining, 5 * slot_bytes());
+    EXPECT_EQ(s.used(), 5u);
+    EXPECT_EQ(s.stats().peak, 5 * slot_bytes());
+    s.t.all_loaded();
+    EXPECT_EQ(s.used(), 0u);
+  }
+}
+
 TEST(CoreBudget, a_restore_of_holes_holds_nothing) {
-  Shop s;
+  TwoEngines s;
   const QueryAnswer one = s.read(0, 2, "one");
   ASSERT_TRUE(s.t->restore(s.t->next_op(s.a.worker), s.a.registration, one.lease, {kHole, kHole}).ok());
   EXPECT_EQ(s.used(), 0u);
 }
 
 TEST(CoreBudget, without_budget_a_query_waits_and_holds_nothing) {
-  Shop s;
+  TwoEngines s;
   const QueryAnswer one = s.read(0, 4, "one"), two = s.read(4, 4, "two");
   EXPECT_TRUE(two.loading);
   EXPECT_FALSE(two.admitted);
@@ -99,7 +115,7 @@ TEST(CoreBudget, without_budget_a_query_waits_and_holds_nothing) {
 
 // The parts of a list that waits are told from those of another one under its name.
 TEST(CoreBudget, another_list_in_parts_takes_nothing_over_from_the_one_that_waits) {
-  Shop s;
+  TwoEngines s;
   const QueryAnswer one = s.read(0, 4, "one");
   const std::vector<BlockHash> list = {hash_of(4), hash_of(5), hash_of(6)};
   const std::vector<BlockHash> other = {hash_of(4), hash_of(7), hash_of(6)};
@@ -116,7 +132,7 @@ TEST(CoreBudget, another_list_in_parts_takes_nothing_over_from_the_one_that_wait
 }
 
 TEST(CoreBudget, what_was_admitted_late_loads_what_is_stored) {
-  Shop s;
+  TwoEngines s;
   const QueryAnswer one = s.read(0, 4, "one"), two = s.read(6, 6, "two");
   EXPECT_FALSE(two.admitted);
   EXPECT_TRUE(s.t.tier.loads.empty());
@@ -129,7 +145,7 @@ TEST(CoreBudget, what_was_admitted_late_loads_what_is_stored) {
 
 TEST(CoreBudget, what_went_meanwhile_shortens_the_run) {
   for (const bool all : {false, true}) {
-    Shop s;
+    TwoEngines s;
     const QueryAnswer one = s.read(0, 4, "one");
     const QueryAnswer two = s.read(8, 4, "two");
     EXPECT_FALSE(two.admitted);
@@ -149,7 +165,7 @@ TEST(CoreBudget, what_went_meanwhile_shortens_the_run) {
 }
 
 TEST(CoreBudget, the_wait_has_one_end_and_a_result) {
-  Shop s;
+  TwoEngines s;
   s.read(0, 4, "one");
   const QueryAnswer two = s.read(4, 4, "two");
   s.t.wait(seconds(4));
@@ -167,7 +183,7 @@ TEST(CoreBudget, the_wait_has_one_end_and_a_result) {
 }
 
 TEST(CoreBudget, later_queries_of_an_instance_wait_behind_earlier_ones_that_fit) {
-  Shop s(8, 4);
+  TwoEngines s(8, 4);
   const QueryAnswer held = s.read(0, 4, "held");
   const QueryAnswer one = s.read(4, 2, "one"), two = s.read(6, 2, "two");
   const QueryAnswer other = s.read(0, 4, "other", 2);
@@ -180,7 +196,7 @@ TEST(CoreBudget, later_queries_of_an_instance_wait_behind_earlier_ones_that_fit)
 }
 
 TEST(CoreBudget, a_prefix_longer_than_a_limit_is_cut_there) {
-  Shop s;
+  TwoEngines s;
   const QueryAnswer one = s.read(0, 8, "one");
   EXPECT_EQ(one.hit_blocks, 6u);
   EXPECT_TRUE(one.lease);
@@ -195,7 +211,7 @@ TEST(CoreBudget, a_prefix_longer_than_a_limit_is_cut_there) {
 }
 
 TEST(CoreBudget, parts_hold_no_charge_and_load_nothing_before_the_last) {
-  Shop s(12, 12);
+  TwoEngines s(12, 12);
   const auto list = hashes(4, 10);  // 4 resident, 6 stored
   ASSERT_TRUE(s.ask_part(list, 0, 2).ok());
   const auto middle = s.ask_part(list, 2, 4);
@@ -215,7 +231,7 @@ TEST(CoreBudget, parts_hold_no_charge_and_load_nothing_before_the_last) {
 
 TEST(CoreBudget, parts_that_find_no_budget_let_go_and_are_taken_whole_later) {
   for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{4}}) {
-    Shop s(12, 12);
+    TwoEngines s(12, 12);
     const QueryAnswer held = s.read(0, 5, "held");
     const auto list = hashes(first, 8);
     ASSERT_TRUE(s.ask_part(list, 0, 5).ok());
@@ -240,7 +256,7 @@ TEST(CoreBudget, parts_that_find_no_budget_let_go_and_are_taken_whole_later) {
 }
 
 TEST(CoreBudget, a_submitted_read_is_charged_until_it_ends) {
-  Shop s(8, 8);
+  TwoEngines s(8, 8);
   for (int i = 0; i < 3; ++i) {
     const QueryAnswer one = s.read(8, 4, "one");
     EXPECT_TRUE(one.loading);
@@ -255,7 +271,7 @@ TEST(CoreBudget, a_submitted_read_is_charged_until_it_ends) {
 }
 
 TEST(CoreBudget, whoever_joins_a_draining_read_carries_it) {
-  Shop s;
+  TwoEngines s;
   s.read(8, 2, "one");
   EXPECT_TRUE(s.t->core->cancel(s.a.scheduler, {instance_id(1), GroupId(0), "one"}).ok());
   EXPECT_EQ(s.used(), 2u);
@@ -265,7 +281,7 @@ TEST(CoreBudget, whoever_joins_a_draining_read_carries_it) {
 }
 
 TEST(CoreBudget, a_read_is_charged_past_the_restore_that_waited_for_it) {
-  Shop s(12, 12);
+  TwoEngines s(12, 12);
   const auto list = hashes(2, 8);  // the last two are stored
   QueryPart part = s.t->part(list, "early");
   part.early_lease = true;
@@ -284,7 +300,7 @@ TEST(CoreBudget, a_read_is_charged_past_the_restore_that_waited_for_it) {
 }
 
 TEST(CoreBudget, a_timeout_shrinks_the_charge_to_what_had_landed) {
-  Shop s;
+  TwoEngines s;
   const QueryAnswer one = s.read(6, 4, "one");
   s.t.loaded(8);
   s.t.wait(seconds(5));
@@ -296,7 +312,7 @@ TEST(CoreBudget, a_timeout_shrinks_the_charge_to_what_had_landed) {
 
 // A queued read that somebody joins does not stay behind the long line of who asked first.
 TEST(CoreBudget, loads_have_turns_between_instances_and_move_to_whose_turn_is_sooner) {
-  Shop s(40, 20);
+  TwoEngines s(40, 20);
   for (std::uint64_t n = 16; n < 24; ++n) s.t.tier.put(n);
   s.t.tier.most_loads = 0;
   s.read(8, 8, "long");
@@ -314,7 +330,7 @@ TEST(CoreBudget, loads_have_turns_between_instances_and_move_to_whose_turn_is_so
 }
 
 TEST(CoreBudget, a_queued_read_outlives_the_one_who_asked_first) {
-  Shop s(40, 20);
+  TwoEngines s(40, 20);
   s.t.tier.most_loads = 0;
   s.read(8, 4, "first");
   const QueryAnswer second = s.read(8, 4, "second");
@@ -330,7 +346,7 @@ enum class Stage { kCollecting, kWaiting, kLoading, kReady, kConsuming, kConsume
 constexpr std::array kStages = {Stage::kCollecting, Stage::kWaiting,  Stage::kLoading, Stage::kReady,
                                 Stage::kConsuming,  Stage::kConsumed, Stage::kMissed};
 
-void bring_to(Shop& s, Stage stage) {
+void bring_to(TwoEngines& s, Stage stage) {
   switch (stage) {
     case Stage::kCollecting: ASSERT_TRUE(s.ask_part(hashes(0, 6), 0, 3).ok()); break;
     case Stage::kWaiting:
@@ -357,7 +373,7 @@ TEST(CoreBudget, whoever_ends_in_whichever_state_returns_every_byte) {
   for (const Stage stage : kStages) {
     for (const int how : {0, 1, 2, 3, 4}) {
       SCOPED_TRACE(static_cast<int>(stage) * 10 + how);
-      Shop s;
+      TwoEngines s;
       bring_to(s, stage);
       s.used();
       if (how == 0) s.t->core->process_ended(s.a.scheduler, s.t->now);
@@ -377,7 +393,7 @@ TEST(CoreBudget, whoever_ends_in_whichever_state_returns_every_byte) {
 }
 
 TEST(CoreBudget, a_claimed_restore_keeps_its_charge_past_the_end_of_its_session) {
-  Shop s;
+  TwoEngines s;
   const LeaseId lease = s.read(0, 5, "r").lease;
   const OperationKey op = s.t->next_op(s.a.worker);
   ASSERT_TRUE(s.t->restore(op, s.a.registration, lease, blocks(0, 5)).ok());

@@ -10,15 +10,8 @@ namespace {
 using namespace testing;
 
 // Blocks 0..3 are resident, 4..11 stored. The share of speculation is eight blocks.
-struct Prepared {
-  TierWorld t;
-  Engine e;
-  static WorldOptions options(std::uint64_t blocks) {
-    WorldOptions o;
-    o.core.query_budget = o.core.query_instance_budget = blocks * slot_bytes();
-    return o;
-  }
-  explicit Prepared(std::uint64_t budget = 32) : t(options(budget)), e(*t) {
+struct PrepareBed : TierBed {
+  explicit PrepareBed(std::uint64_t budget = 32) : TierBed(options_of(budget)) {
     t->store(e.worker, e.registration, hashes(0, 4));
     for (std::uint64_t n = 4; n < 12; ++n) t.tier.put(n);
   }
@@ -35,23 +28,15 @@ struct Prepared {
     EXPECT_FALSE(answer->lease) << "nothing is leased before it is asked for";
     return answer->loading;
   }
-  QueryAnswer read(std::uint64_t first, std::uint64_t count, std::string_view id = "r") {
-    return t->read(e.scheduler, hashes(first, count), id);
-  }
   TicketAnswer poll(Revision revision, std::string_view id = "r") {
     auto answer = t->core->poll(e.scheduler, {instance_id(1), GroupId(0), id}, revision, t->now);
     EXPECT_TRUE(answer.ok());
     return answer.ok() ? *answer : TicketAnswer{};
   }
-  BudgetStats stats() {
-    const BudgetStats s = t.stats().budgets;
-    EXPECT_EQ(s.used, t->core->census().charged);
-    return s;
-  }
 };
 
 TEST(CorePrepare, the_read_that_was_foreseen_finds_it_done) {
-  Prepared p;
+  PrepareBed p;
   EXPECT_TRUE(p.prepare(2, 6));
   EXPECT_EQ(p.t.tier.loads.size(), 4u);
   EXPECT_EQ(p.stats().speculative, 6 * slot_bytes());
@@ -73,7 +58,7 @@ TEST(CorePrepare, the_read_that_was_foreseen_finds_it_done) {
 }
 
 TEST(CorePrepare, a_read_that_would_wait_for_others_takes_over_what_is_whole) {
-  Prepared p;
+  PrepareBed p;
   EXPECT_TRUE(p.prepare(4, 4));
   p.t.all_loaded();
   const auto list = hashes(4, 4);
@@ -92,7 +77,7 @@ TEST(CorePrepare, a_read_that_would_wait_for_others_takes_over_what_is_whole) {
 }
 
 TEST(CorePrepare, a_claim_while_it_loads_waits_as_any_read) {
-  Prepared p;
+  PrepareBed p;
   EXPECT_TRUE(p.prepare(4, 4));
   p.t.wait(seconds(3));
   const QueryAnswer claimed = p.read(4, 4);
@@ -104,7 +89,7 @@ TEST(CorePrepare, a_claim_while_it_loads_waits_as_any_read) {
 }
 
 TEST(CorePrepare, nobody_is_told_of_it_before) {
-  Prepared p;
+  PrepareBed p;
   const auto begun = p.try_prepare(4, 4);
   ASSERT_TRUE(begun.ok());
   p.t.all_loaded();
@@ -115,7 +100,7 @@ TEST(CorePrepare, nobody_is_told_of_it_before) {
 }
 
 TEST(CorePrepare, unclaimed_it_ends_a_second_after_it_is_ready) {
-  Prepared p;
+  PrepareBed p;
   EXPECT_TRUE(p.prepare(4, 4));
   p.t.wait(seconds(4));
   p.t.all_loaded();
@@ -131,7 +116,7 @@ TEST(CorePrepare, unclaimed_it_ends_a_second_after_it_is_ready) {
 }
 
 TEST(CorePrepare, a_longer_list_finds_the_common_prefix) {
-  Prepared p;
+  PrepareBed p;
   EXPECT_TRUE(p.prepare(4, 4));
   const QueryAnswer longer = p.read(4, 6);
   EXPECT_TRUE(longer.loading);
@@ -144,7 +129,7 @@ TEST(CorePrepare, a_longer_list_finds_the_common_prefix) {
 }
 
 TEST(CorePrepare, its_share_is_a_quarter) {
-  Prepared p(24);
+  PrepareBed p(24);
   EXPECT_TRUE(p.prepare(2, 10));
   EXPECT_EQ(p.stats().speculative, 6 * slot_bytes()) << "cut at the share";
   EXPECT_FALSE(p.prepare(0, 1, "more"));
@@ -153,7 +138,7 @@ TEST(CorePrepare, its_share_is_a_quarter) {
 }
 
 TEST(CorePrepare, four_of_a_session) {
-  Prepared p(128);
+  PrepareBed p(128);
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(p.prepare(0, 2, std::to_string(i)));
   EXPECT_EQ(code_of(p.try_prepare(0, 2, "more")), Code::kBusy);
   EXPECT_EQ(p.t.stats().tickets, 0u);
@@ -162,7 +147,7 @@ TEST(CorePrepare, four_of_a_session) {
 }
 
 TEST(CorePrepare, who_would_wait_ends_it_first) {
-  Prepared p(8);
+  PrepareBed p(8);
   EXPECT_TRUE(p.prepare(4, 2));
   const QueryAnswer read = p.read(0, 4, "a");
   EXPECT_TRUE(read.lease);
@@ -179,7 +164,7 @@ TEST(CorePrepare, who_would_wait_ends_it_first) {
 }
 
 TEST(CorePrepare, its_loads_stand_behind_all_others_until_somebody_needs_them) {
-  Prepared p;
+  PrepareBed p;
   p.t.tier.most_loads = 0;
   EXPECT_TRUE(p.prepare(4, 4));
   p.read(8, 2, "now");
@@ -194,14 +179,14 @@ TEST(CorePrepare, its_loads_stand_behind_all_others_until_somebody_needs_them) {
 }
 
 TEST(CorePrepare, an_id_that_has_asked_is_left_alone) {
-  Prepared p;
+  PrepareBed p;
   const QueryAnswer read = p.read(0, 4);
   EXPECT_EQ(code_of(p.try_prepare(4, 4)), Code::kBusy);
   EXPECT_EQ(p.poll(read.revision).state, TicketState::kReady);
 }
 
 TEST(CorePrepare, what_is_nowhere_is_not_prepared) {
-  Prepared p;
+  PrepareBed p;
   EXPECT_FALSE(p.prepare(50, 4));
   p.t.tier.gone = {4, 5};
   EXPECT_FALSE(p.prepare(4, 2));
@@ -215,7 +200,7 @@ TEST(CorePrepare, what_is_nowhere_is_not_prepared) {
 }
 
 TEST(CorePrepare, the_tier_hears_of_the_read_and_not_of_the_preparation) {
-  Prepared p;
+  PrepareBed p;
   EXPECT_TRUE(p.prepare(2, 4));
   p.t.all_loaded();
   EXPECT_TRUE(p.t.tier.told.empty());
@@ -228,12 +213,14 @@ TEST(CorePrepare, session_instance_and_cancel_end_it) {
   for (const bool ready : {false, true}) {
     for (const int how : {0, 1, 2}) {
       SCOPED_TRACE(how);
-      Prepared p;
+      PrepareBed p;
       EXPECT_TRUE(p.prepare(2, 6));
       if (ready) p.t.all_loaded();
       if (how == 0) p.t->core->process_ended(p.e.scheduler, p.t->now);
       if (how == 1) p.t->core->process_ended(p.e.worker, p.t->now);
-      if (how == 2) EXPECT_TRUE(p.t->core->cancel(p.e.scheduler, {instance_id(1), GroupId(0), "r"}).ok());
+      if (how == 2) {
+        EXPECT_TRUE(p.t->core->cancel(p.e.scheduler, {instance_id(1), GroupId(0), "r"}).ok());
+      }
       p.t.all_loaded();
       const BudgetStats s = p.stats();
       EXPECT_EQ(s.prepared, 0u);
@@ -244,7 +231,7 @@ TEST(CorePrepare, session_instance_and_cancel_end_it) {
 }
 
 TEST(CorePrepare, long_lists_go_in_parts) {
-  Prepared p;
+  PrepareBed p;
   const auto list = hashes(2, 8);
   const auto part = [&](std::uint32_t first, std::uint32_t count, bool prepare) {
     QueryPart q = p.t->part(list, "r");
@@ -267,7 +254,7 @@ TEST(CorePrepare, long_lists_go_in_parts) {
 
 constexpr TokenTail kTail{0, 64};
 
-Result<TicketAnswer> ask(Prepared& p, bool prepare, std::uint64_t first = 2, std::string_view id = "s") {
+Result<TicketAnswer> ask(PrepareBed& p, bool prepare, std::uint64_t first = 2, std::string_view id = "s") {
   const auto list = hashes(first, 4);
   return p.t->core->read_recovery(p.e.scheduler, {instance_id(1), id, kTail, 0, 4, list, {}, prepare},
                                   p.t->now);
@@ -275,7 +262,7 @@ Result<TicketAnswer> ask(Prepared& p, bool prepare, std::uint64_t first = 2, std
 
 TEST(CorePrepare, a_recovery_is_prepared_and_claimed) {
   for (const bool ready : {false, true}) {
-    Prepared p;
+    PrepareBed p;
     const auto begun = ask(p, true);
     ASSERT_TRUE(begun.ok());
     EXPECT_EQ(begun->state, TicketState::kLoading);
@@ -299,7 +286,7 @@ TEST(CorePrepare, a_recovery_is_prepared_and_claimed) {
 TEST(CorePrepare, a_recovery_that_nobody_claims_or_that_fails_leaves_nothing) {
   for (const int how : {0, 1, 2, 3}) {
     SCOPED_TRACE(how);
-    Prepared p(16);
+    PrepareBed p(16);
     ASSERT_TRUE(ask(p, true).ok());
     if (how == 0) {
       p.t.all_loaded();
@@ -328,7 +315,7 @@ TEST(CorePrepare, a_recovery_that_nobody_claims_or_that_fails_leaves_nothing) {
 }
 
 TEST(CorePrepare, a_recovery_beyond_the_share_is_not_prepared) {
-  Prepared p(12);
+  PrepareBed p(12);
   const auto begun = ask(p, true);
   ASSERT_TRUE(begun.ok());
   EXPECT_EQ(begun->state, TicketState::kUnknown);

@@ -281,4 +281,26 @@ struct TierWorld {
   std::unique_ptr<World> world;
 };
 
+// A tier and one engine, whose query budget is so many blocks.
+struct TierBed {
+  static WorldOptions options_of(std::uint64_t budget, ByteCount pool = WorldOptions().pool) {
+    WorldOptions o;
+    o.pool = pool;
+    o.core.query_budget = o.core.query_instance_budget = budget * slot_bytes();
+    return o;
+  }
+  explicit TierBed(const WorldOptions& options) : t(options), e(*t) {}
+  QueryAnswer read(std::uint64_t first, std::uint64_t count, std::string_view id = "r") {
+    return t->read(e.scheduler, hashes(first, count), id);
+  }
+  BudgetStats stats() {
+    const BudgetStats s = t.stats().budgets;
+    EXPECT_EQ(s.used, t->core->census().charged) << "by a recount";
+    return s;
+  }
+
+  TierWorld t;
+  Engine e;
+};
+
 }  // namespace orbitkv::cache::testing

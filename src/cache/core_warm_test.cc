@@ -8,42 +8,22 @@ namespace {
 
 using namespace testing;
 
-WorldOptions budget(std::uint64_t blocks) {
-  WorldOptions o;
-  o.core.query_budget = o.core.query_instance_budget = blocks * slot_bytes();
-  return o;
-}
-
 // Blocks 0..3 are resident, 10..29 stored.
-struct Warming {
-  TierWorld t;
-  Engine e;
-  explicit Warming(std::uint64_t blocks = 400, ByteCount pool = 16 * kMiB) : t(options(blocks, pool)), e(*t) {
+struct WarmBed : TierBed {
+  explicit WarmBed(std::uint64_t budget = 400, ByteCount pool = 16 * kMiB)
+      : TierBed(options_of(budget, pool)) {
     t->store(e.worker, e.registration, hashes(0, 4));
     for (std::uint64_t n = 10; n < 30; ++n) t.tier.put(n);
-  }
-  static WorldOptions options(std::uint64_t blocks, ByteCount pool) {
-    WorldOptions o = budget(blocks);
-    o.pool = pool;
-    return o;
   }
   Status warm(std::uint64_t first, std::uint64_t count, std::string_view id = "w",
               const WarmHint& hint = {}) {
     const auto list = hashes(first, count);
     return t->core->warm(e.scheduler, {instance_id(1), GroupId(0), id, list, hint}, t->now);
   }
-  QueryAnswer read(std::uint64_t first, std::uint64_t count, std::string_view id = "r") {
-    return t->read(e.scheduler, hashes(first, count), id);
-  }
-  BudgetStats stats() {
-    const BudgetStats s = t.stats().budgets;
-    EXPECT_EQ(s.used, t->core->census().charged);
-    return s;
-  }
 };
 
 TEST(CoreWarm, what_is_stored_of_a_list_is_loaded_for_nobody) {
-  Warming w;
+  WarmBed w;
   ASSERT_TRUE(w.warm(10, 4).ok());
   EXPECT_EQ(w.t.tier.loads.size(), 4u);
   EXPECT_EQ(w.stats().speculative, 4 * slot_bytes());
@@ -60,7 +40,7 @@ TEST(CoreWarm, what_is_stored_of_a_list_is_loaded_for_nobody) {
 }
 
 TEST(CoreWarm, what_was_only_warmed_goes_first) {
-  Warming w(400, ByteCount(8 * slot_bytes().value + 8192));
+  WarmBed w(400, ByteCount(8 * slot_bytes().value + 8192));
   ASSERT_TRUE(w.warm(10, 2).ok());
   w.t.all_loaded();
   ASSERT_EQ(w.t.stats().blocks, 6u);
@@ -70,7 +50,7 @@ TEST(CoreWarm, what_was_only_warmed_goes_first) {
 }
 
 TEST(CoreWarm, not_while_anybody_waits) {
-  Warming w;
+  WarmBed w;
   w.read(10, 2);
   ASSERT_TRUE(w.warm(20, 2).ok());
   EXPECT_EQ(w.t.tier.loads.size(), 2u);
@@ -80,8 +60,19 @@ TEST(CoreWarm, not_while_anybody_waits) {
   EXPECT_EQ(w.stats().warms, 0u);
 }
 
+// One lost answer of one engine is nobody's wait.
+TEST(CoreWarm, a_miss_that_is_not_told_holds_up_no_hint) {
+  WarmBed w;
+  const QueryAnswer loads = w.read(10, 2);
+  ASSERT_TRUE(loads.loading);
+  w.t.all_loaded(false);
+  ASSERT_EQ(w.t.stats().tickets, 1u) << "it waits to be told";
+  ASSERT_TRUE(w.warm(20, 2).ok());
+  EXPECT_EQ(w.t.tier.loads.size(), 4u) << "two that failed, and those of the hint";
+}
+
 TEST(CoreWarm, the_earliest_first_use_then_the_surest) {
-  Warming w(16);  // a share of four blocks
+  WarmBed w(16);  // a share of four blocks
   w.read(10, 1);
   ASSERT_TRUE(w.warm(12, 4, "late", {milliseconds(80), {}, 1000, 100}).ok());
   ASSERT_TRUE(w.warm(16, 4, "unsure", {milliseconds(20), {}, 10, 10}).ok());
@@ -96,7 +87,7 @@ TEST(CoreWarm, the_earliest_first_use_then_the_surest) {
 }
 
 TEST(CoreWarm, an_instance_without_room_holds_up_nobody_else) {
-  WorldOptions o = budget(400);
+  WorldOptions o = TierBed::options_of(400);
   o.core.query_instance_budget = 4 * slot_bytes();  // a share of one block
   TierWorld t(o);
   Engine e(*t), other(*t, {.instance = 2});
@@ -114,7 +105,7 @@ TEST(CoreWarm, an_instance_without_room_holds_up_nobody_else) {
 }
 
 TEST(CoreWarm, a_piece_at_a_time_within_the_share) {
-  Warming w(16);
+  WarmBed w(16);
   ASSERT_TRUE(w.warm(10, 10).ok());
   EXPECT_EQ(w.t.tier.loads.size(), 4u);
   ASSERT_TRUE(w.warm(20, 2, "other").ok());
@@ -126,7 +117,7 @@ TEST(CoreWarm, a_piece_at_a_time_within_the_share) {
 }
 
 TEST(CoreWarm, a_query_takes_over_what_it_needs_and_the_rest_makes_way) {
-  Warming w(16);
+  WarmBed w(16);
   w.t.tier.most_loads = 0;
   ASSERT_TRUE(w.warm(10, 4).ok());
   EXPECT_EQ(w.t.stats().loading, 4u);
@@ -143,7 +134,7 @@ TEST(CoreWarm, a_query_takes_over_what_it_needs_and_the_rest_makes_way) {
 }
 
 TEST(CoreWarm, a_hint_ends_by_itself) {
-  Warming w;
+  WarmBed w;
   w.t.tier.most_loads = 0;
   ASSERT_TRUE(w.warm(10, 4, "long").ok());
   ASSERT_TRUE(w.warm(14, 4, "short", {{}, seconds(2), 0, 0}).ok());
@@ -158,7 +149,7 @@ TEST(CoreWarm, a_hint_ends_by_itself) {
 }
 
 TEST(CoreWarm, behind_a_block_that_is_nowhere_nothing_is_of_use) {
-  Warming w;
+  WarmBed w;
   ASSERT_TRUE(w.warm(28, 6).ok());
   EXPECT_EQ(w.t.tier.loads.size(), 2u);
   ASSERT_TRUE(w.warm(50, 4, "nowhere").ok());
@@ -167,7 +158,7 @@ TEST(CoreWarm, behind_a_block_that_is_nowhere_nothing_is_of_use) {
 }
 
 TEST(CoreWarm, bounds_are_answers) {
-  Warming w;
+  WarmBed w;
   w.read(10, 1);  // nothing begins
   for (std::uint32_t i = 0; i < limits::kWarmsPerSession; ++i)
     ASSERT_TRUE(w.warm(12, 2, std::to_string(i)).ok());
@@ -190,14 +181,15 @@ TEST(CoreWarm, session_instance_and_cancel_end_hints) {
   for (const bool begun : {false, true}) {
     for (const int how : {0, 1, 2}) {
       SCOPED_TRACE(how);
-      Warming w;
+      WarmBed w;
       if (!begun) w.read(28, 1);
       ASSERT_TRUE(w.warm(10, 4).ok());
       if (how == 0) w.t->core->process_ended(w.e.scheduler, w.t->now);
       if (how == 1) w.t->core->process_ended(w.e.worker, w.t->now);
-      if (how == 2)
+      if (how == 2) {
         EXPECT_TRUE(
             w.t->core->cancel(w.e.scheduler, {instance_id(1), GroupId(0), "w", TicketKind::kWarm}).ok());
+      }
       EXPECT_EQ(w.stats().warms, 0u);
       w.t.all_loaded();
       w.t.wait(seconds(70));
@@ -208,7 +200,7 @@ TEST(CoreWarm, session_instance_and_cancel_end_hints) {
 }
 
 TEST(CoreWarm, failing_reads_end_a_piece_as_well) {
-  Warming w;
+  WarmBed w;
   ASSERT_TRUE(w.warm(10, 4).ok());
   w.t.all_loaded(false);
   EXPECT_EQ(w.stats().warms, 0u);
@@ -219,10 +211,10 @@ TEST(CoreWarm, failing_reads_end_a_piece_as_well) {
 // ---- other publishers ----
 
 // Two engines of one namespace; blocks 0..3 are resident.
-struct Two {
+struct TwoEngines {
   TierWorld t;
   Engine a, b;
-  explicit Two(const WorldOptions& options = {}) : t(options), a(*t), b(*t, {.instance = 2}) {
+  explicit TwoEngines(const WorldOptions& options = {}) : t(options), a(*t), b(*t, {.instance = 2}) {
     t->store(a.worker, a.registration, hashes(0, 4));
   }
   OperationKey begin_save(Engine& e, std::uint64_t first, std::uint64_t count) {
@@ -251,7 +243,7 @@ struct Two {
 };
 
 TEST(CoreFullPrefix, a_run_waits_for_what_another_instance_saves) {
-  Two two;
+  TwoEngines two;
   const OperationKey save = two.begin_save(two.b, 4, 2);
   EXPECT_EQ(two.ask(0, 6, false, "short").hit_blocks, 4u);
   const QueryAnswer waits = two.ask(0, 6);
@@ -272,7 +264,7 @@ TEST(CoreFullPrefix, a_run_waits_for_what_another_instance_saves) {
 TEST(CoreFullPrefix, any_end_of_the_save_wakes_it) {
   for (const int how : {0, 1, 2, 3}) {
     SCOPED_TRACE(how);
-    Two two;
+    TwoEngines two;
     const OperationKey save = two.begin_save(two.b, 4, 2);
     const QueryAnswer waits = two.ask(0, 6);
     EXPECT_FALSE(waits.admitted);
@@ -288,7 +280,7 @@ TEST(CoreFullPrefix, any_end_of_the_save_wakes_it) {
 }
 
 TEST(CoreFullPrefix, it_goes_on_from_one_publisher_to_the_next) {
-  Two two;
+  TwoEngines two;
   const OperationKey first = two.begin_save(two.b, 4, 2), second = two.begin_save(two.b, 6, 2);
   for (std::uint64_t n = 8; n < 10; ++n) two.t.tier.put(n);
   const QueryAnswer waits = two.ask(0, 12);
@@ -301,15 +293,44 @@ TEST(CoreFullPrefix, it_goes_on_from_one_publisher_to_the_next) {
 }
 
 TEST(CoreFullPrefix, not_for_its_own_engine_nor_for_what_nobody_copies) {
-  Two two;
+  TwoEngines two;
   two.begin_save(two.a, 4, 2);
   EXPECT_TRUE(two.ask(0, 6).lease);
   EXPECT_EQ(two.ask(20, 4).hit_blocks, 0u);
   EXPECT_EQ(two.stats().waiting, 0u);
 }
 
+// Between the saves of two ranks nobody copies, and the block is still on its way.
+TEST(CoreFullPrefix, the_ranks_of_the_other_engine_save_one_after_the_other) {
+  for (const bool comes : {true, false}) {
+    SCOPED_TRACE(comes);
+    TwoEngines two;
+    const RankOptions rank0{.instance = 3, .rank = 0, .world = 2, .shards = 2, .name_space = "two"};
+    RankOptions rank1 = rank0;
+    rank1.rank = 1;
+    Engine first(*two.t, rank0), second(*two.t, rank1);
+    RankOptions mine0 = rank0, mine1 = rank1;
+    mine0.instance = mine1.instance = 4;
+    Engine asks(*two.t, mine0), too(*two.t, mine1);
+    two.t->store(first.worker, first.registration, hashes(0, 2));
+    const auto list = hashes(0, 2);
+    QueryPart part = two.t->part(list, "r", QueryMode::kRead, 4);
+    part.full_prefix = true;
+    const auto waits = two.t->core->query(asks.scheduler, part, two.t->now);
+    ASSERT_TRUE(waits.ok() && waits->loading && !waits->admitted);
+    two.t.wait(seconds(1));
+    if (comes) two.t->store(second.worker, second.registration, hashes(0, 2));
+    if (!comes) two.t.wait(seconds(2));
+    const auto ready =
+        two.t->core->poll(asks.scheduler, {instance_id(4), GroupId(0), "r"}, waits->revision, two.t->now);
+    ASSERT_TRUE(ready.ok());
+    EXPECT_EQ(ready->state, comes ? TicketState::kReady : TicketState::kMissing);
+    EXPECT_EQ(ready->hit_blocks, comes ? 2u : 0u);
+  }
+}
+
 TEST(CoreFullPrefix, a_list_of_which_nothing_is_there_yet_waits_too) {
-  Two two;
+  TwoEngines two;
   const OperationKey save = two.begin_save(two.b, 10, 3);
   const QueryAnswer waits = two.ask(10, 3);
   EXPECT_TRUE(waits.loading);
@@ -322,7 +343,7 @@ TEST(CoreFullPrefix, a_list_of_which_nothing_is_there_yet_waits_too) {
 }
 
 TEST(CoreFullPrefix, the_policy_is_part_of_what_is_asked) {
-  Two two;
+  TwoEngines two;
   two.begin_save(two.b, 4, 2);
   const QueryAnswer waits = two.ask(0, 6);
   const QueryAnswer short_run = two.ask(0, 6, false);
@@ -336,7 +357,7 @@ TEST(CoreFullPrefix, the_policy_is_part_of_what_is_asked) {
 }
 
 TEST(CoreFullPrefix, parts_give_what_one_list_would_give) {
-  Two two;
+  TwoEngines two;
   const OperationKey save = two.begin_save(two.b, 4, 4);
   const auto list = hashes(0, 10);
   QueryPart part = two.t->part(list, "r");
@@ -358,7 +379,7 @@ TEST(CoreFullPrefix, parts_give_what_one_list_would_give) {
 TEST(CoreFullPrefix, at_the_end_of_the_wait_what_is_stored_only_is_not_begun) {
   WorldOptions options;
   options.core.full_prefix_wait = seconds(3);
-  Two two(options);
+  TwoEngines two(options);
   two.begin_save(two.b, 4, 2);
   const QueryAnswer waits = two.ask(0, 6);
   two.t.wait(milliseconds(2900));

@@ -64,15 +64,12 @@ Error out_of_order(std::uint32_t expected, const QueryPart& part) {
 
 }  // namespace
 
-Error metadata_full(const mem::Budget& budget) {
-  return busy(
-      format_text("hash and page lists of this session take %llu of %llu bytes; release leases or wait",
-                  static_cast<unsigned long long>(budget.used().value),
-                  static_cast<unsigned long long>(budget.limit().value)));
-}
-
 Error other_list() {
   return busy("another list was asked under this request id meanwhile; ask again, or under an id of its own");
+}
+
+Error asked_already() {
+  return busy("this request id has asked already; there is nothing to prepare under it");
 }
 
 void ListDigest::add(std::uint64_t hash) {
@@ -111,12 +108,17 @@ Leases::~Leases() {
   }
 }
 
-// Ids must not be guessable: whoever names a lease may consume it.
+// Ids must not be guessable: whoever names a lease may consume it. A digest makes two; neither
+// tells anything of the other.
 LeaseId Leases::make_id() {
-  std::array<std::uint64_t, 3> in{config_.seed[0], config_.seed[1], ++last_id_};
-  const auto digest = sha256(std::as_bytes(std::span(in)));
+  static_assert(2 * sizeof(LeaseId) == std::tuple_size_v<decltype(ids_)>);
+  const std::size_t half = last_id_++ % 2;
+  if (half == 0) {
+    const std::array<std::uint64_t, 3> in{config_.seed[0], config_.seed[1], last_id_};
+    ids_ = sha256(std::as_bytes(std::span(in)));
+  }
   LeaseId id;
-  std::memcpy(id.bytes.data(), digest.data(), id.bytes.size());
+  std::memcpy(id.bytes.data(), ids_.data() + half * sizeof(LeaseId), sizeof(LeaseId));
   return id;
 }
 
@@ -211,43 +213,26 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
   const QueryPart& part = seen.part;
   Session& session = sessions_.at(session_id);
   if (part.first != 0) return out_of_order(0, part);
-  ORBITKV_RETURN_IF_ERROR(reserve(session, 1));
-  auto metadata = session.metadata->reserve(list_bytes(part.total));
-  if (!metadata) {
-    unreserve(session, 1);
-    return metadata_full(*session.metadata);
-  }
-  if (Status counted = tickets_.open(session); !counted.ok()) {
-    session.metadata->release(std::move(*metadata));
-    unreserve(session, 1);
-    return counted.error();
-  }
-  if (Status counted = part.prepare ? prepared_.open(session) : ok_status(); !counted.ok()) {
-    tickets_.close(session);
-    session.metadata->release(std::move(*metadata));
-    unreserve(session, 1);
-    return counted.error();
-  }
+  ORBITKV_ASSIGN_OR_RETURN(Places places, places_.take(session, {1, list_bytes(part.total), part.prepare}));
   const std::uint32_t index = take_object();
   Lease& lease = leases_[index];
-  Lease fresh;
-  fresh.name = {part.instance, part.group, part.mode, std::string(part.request_id)};
-  fresh.prepared = part.prepare;
-  fresh.session = session_id;
-  fresh.state = LeaseState::kCollecting;
-  fresh.revision = next_revision();
-  fresh.total = part.total;
-  fresh.early = part.early_lease;
-  fresh.full = part.full_prefix && publishing_ != nullptr;
-  fresh.ranks = seen.target.ranks;
-  fresh.account = seen.target.account;
-  fresh.block_bytes = seen.target.block_bytes();
-  fresh.started = seen.now;
-  fresh.unfinished = true;
-  fresh.records = std::move(lease.records);  // empty, for their capacity
-  fresh.consumed = std::move(lease.consumed);
-  fresh.metadata = std::move(*metadata);
-  lease = std::move(fresh);
+  lease.begin();
+  lease.name.instance = part.instance;
+  lease.name.group = part.group;
+  lease.name.mode = part.mode;
+  lease.name.request_id.assign(part.request_id);
+  lease.prepared = part.prepare;
+  lease.session = session_id;
+  lease.state = LeaseState::kCollecting;
+  lease.revision = next_revision();
+  lease.total = part.total;
+  lease.early = part.early_lease;
+  lease.full = part.full_prefix && publishing_ != nullptr;
+  lease.ranks = seen.target.ranks;
+  lease.account = seen.target.account;
+  lease.block_bytes = seen.target.block_bytes();
+  lease.started = seen.now;
+  lease.places = std::move(places);
   loads_.lanes().open(LeaseIndex(index), {lease.account, use_of(lease)});
   by_name_.emplace(lease.name, index);
   return index;
@@ -258,23 +243,18 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
 // list wins no time.
 Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, QueryAnswer& answer) {
   Lease& lease = leases_[index];
-  Session& session = sessions_.at(lease.session);
-  if (!lease.unfinished) ORBITKV_RETURN_IF_ERROR(tickets_.open(session));
   const bool claims = lease.prepared && !seen.part.prepare;
-  const bool goes_on = lease.unfinished && lease.state != LeaseState::kMissed && !claims;
-  lease.unfinished = true;
+  const bool goes_on = lease.places.unfinished() && lease.state != LeaseState::kMissed && !claims;
+  ORBITKV_RETURN_IF_ERROR(places_.reopen(lease.places));
   if (lease.id) {
     by_id_.erase(lease.id);
     lease.id = {};
     --stats_.leases;
   }
-  session.metadata->release(std::move(lease.metadata));
-  auto metadata = session.metadata->reserve(list_bytes(seen.part.total));
-  if (!metadata) {
+  if (const Status list = places_.replace_list(lease.places, list_bytes(seen.part.total)); !list.ok()) {
     retire(index, LeaseEvent::kCancel);
-    return metadata_full(*session.metadata);
+    return list;
   }
-  lease.metadata = std::move(*metadata);
   leave_line(lease);
   stop_awaiting(index);
   step(lease.state, LeaseEvent::kNewList);
@@ -362,13 +342,13 @@ void Leases::absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer) {
 
 void Leases::become_ready(std::uint32_t index, TimePoint now) {
   Lease& lease = leases_[index];
-  sessions_.at(lease.session).metadata->shrink(lease.metadata, record_bytes(lease.hits));
+  places_.shrink_list(lease.places, record_bytes(lease.hits));
   lease.id = make_id();
   lease.consumed.assign(lease.ranks, 0);
   lease.ranks_left = lease.ranks;
   by_id_.emplace(lease.id, index);
   ++stats_.leases;
-  close_ticket(lease);
+  places_.finish(lease.places);
   if (lease.prepared) {
     deadlines_.set(index, Term::kPrepared, now + config_.prepare_ttl);
   } else {

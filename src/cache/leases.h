@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -26,11 +27,11 @@
 #include "cache/core.h"
 #include "cache/images.h"
 #include "cache/loads.h"
+#include "cache/places.h"
 #include "cache/sessions.h"
 #include "cache/tickets.h"
 #include "cache/transitions.h"
 #include "cache/waiting.h"
-#include "mem/budget.h"
 
 namespace orbitkv::cache {
 
@@ -43,10 +44,10 @@ struct ListDigest {
   friend bool operator==(const ListDigest&, const ListDigest&) = default;
 };
 
-// The answer where a session's budget for lists is full.
-Error metadata_full(const mem::Budget& budget);
 // A part names the revision of a list that is not asked for under this id any more.
 Error other_list();
+// A preparation under the name of a query.
+Error asked_already();
 
 struct QueryName {
   InstanceId instance;
@@ -65,8 +66,9 @@ struct QueryNameView {
 class Publishing {
  public:
   virtual ~Publishing() = default;
-  // An engine of another instance copies into the image now, or may begin to.
-  virtual bool saved_by_others(RecordId record, const InstanceId& instance) const = 0;
+  // An engine of another instance copies into the image now, or may begin to; or some ranks of one
+  // have just saved their part and the next is to come.
+  virtual bool saved_by_others(RecordId record, const InstanceId& instance, TimePoint now) const = 0;
 };
 
 // What has become of a member of a recovery.
@@ -96,14 +98,8 @@ struct LeaseTarget {
   ByteCount block_bytes() const { return shards * slot_bytes; }
 };
 
-struct Lease {
-  // The rest of the run behind `records`, until it can be taken.
-  struct Kept {
-    LeaseTarget target;
-    std::vector<BlockHash> hashes;
-    std::vector<BlockHash> beyond;  // behind the run, where publishers may be waited for
-  };
-  QueryName name;
+// Of a lease, what owns nothing.
+struct LeaseValues {
   RecoveryIndex recovery = kNoRecovery;  // of a member; it is found by its lease id alone
   SessionId session;
   LeaseState state = LeaseState::kRetired;
@@ -120,9 +116,6 @@ struct Lease {
   bool awaits = false;                // one of them is
   bool warm = false;                  // a piece of a hint: without a name, never leased
   ListDigest digest;
-  std::vector<RecordId> records;        // pinned; empty in discover mode
-  std::vector<std::uint32_t> consumed;  // blocks, by rank
-  std::unique_ptr<Kept> kept;           // nullptr: there is no rest
   AccountIndex account = kNoAccount;
   ChargeIndex charge = kNoCharge;
   ByteCount block_bytes;             // that a block of it is charged
@@ -133,10 +126,25 @@ struct Lease {
   std::uint32_t again_next = 0;
   ListDigest again_digest;
   TimePoint started;             // the first part; one wait for all stages begins here
-  bool unfinished = false;       // counted by TicketCounts
   bool delivered = false;        // a reply with the lease was sent
   Missing why = Missing::kNone;  // of a ticket that ended with nothing
-  mem::Reservation metadata;
+};
+
+struct Lease : LeaseValues {
+  // The rest of the run behind `records`, until it can be taken.
+  struct Kept {
+    LeaseTarget target;
+    std::vector<BlockHash> hashes;
+    std::vector<BlockHash> beyond;  // behind the run, where publishers may be waited for
+  };
+  // Of one that has ended: another takes its place, and the room of its lists.
+  void begin() { static_cast<LeaseValues&>(*this) = {}; }
+
+  QueryName name;
+  std::vector<RecordId> records;        // pinned; empty in discover mode
+  std::vector<std::uint32_t> consumed;  // blocks, by rank
+  std::unique_ptr<Kept> kept;           // nullptr: there is no rest
+  Places places;                        // of one with a name
 };
 
 struct LeaseStats {
@@ -260,12 +268,10 @@ class Leases {
   void end_member(LeaseIndex index, Revision revision);
   std::vector<MemberEvent> take_member_events() { return std::exchange(member_events_, {}); }
   Revision next_revision() { return Revision(++last_revision_); }
-  TicketCounts& tickets() { return tickets_; }
-  PreparedCounts& prepared() { return prepared_; }
-  const PreparedCounts& prepared() const { return prepared_; }
-  // Places for `n` leases. kBusy: a bound.
-  Status reserve(Session& session, std::uint32_t n);
-  void unreserve(Session& session, std::uint32_t n);
+  PlaceCounts& places() { return places_; }
+  const PlaceCounts& places() const { return places_; }
+  // Of a charge, when all that stands in its way and may end has ended.
+  Full full_for(AccountIndex account, ByteCount bytes, Use use);
 
   LeaseStats stats() const { return stats_; }
   void count(Census& census) const;
@@ -337,7 +343,7 @@ class Leases {
   void wait_in_line(std::uint32_t index);
   void keep_list(std::uint32_t index, const Seen& seen);
   void stand_in_line(std::uint32_t index);
-  bool saved_next(const Lease& lease) const;
+  bool saved_next(const Lease& lease, TimePoint now) const;
   void wait_for_publisher(std::uint32_t index);
   void publisher_ended(std::uint32_t index, TimePoint now);
   void extend_run(std::uint32_t index, TimePoint now);
@@ -356,7 +362,7 @@ class Leases {
   void land(std::uint32_t index, TimePoint now);
   void time_out(std::uint32_t index, TimePoint now);
   void end_wait(std::uint32_t index, TimePoint now);
-  void close_ticket(Lease& lease);
+  void wait_until_end(std::uint32_t index);
   bool nearly_there(const Lease& lease);
   void unpin_from(std::uint32_t index, std::size_t kept, AccountIndex drainer);
   void give_up(std::uint32_t index);
@@ -383,9 +389,8 @@ class Leases {
   std::unordered_map<QueryName, std::uint32_t, Hash, Equal> by_name_;
   std::unordered_map<LeaseId, std::uint32_t, Hash> by_id_;
   std::uint64_t last_revision_, last_id_ = 0;
-  TicketCounts tickets_;
-  PreparedCounts prepared_;
-  std::uint32_t reserved_ = 0;  // places for leases
+  std::array<std::byte, 32> ids_{};  // the next two, or the last one and the next
+  PlaceCounts places_;
   std::vector<MemberEvent> member_events_;
   std::vector<LeaseIndex> warmed_;
   const Publishing* publishing_ = nullptr;

@@ -9,7 +9,7 @@ namespace orbitkv::cache {
 
 namespace {
 
-constexpr std::size_t kSlice = 2048;  // hashes of a kept list that are looked up together
+constexpr std::size_t kSlice = limits::kListSlice;
 
 }  // namespace
 
@@ -71,14 +71,18 @@ void Leases::cut_to_limit(std::uint32_t index) {
   unpin_from(index, lease.hits, lease.account);
 }
 
+Full Leases::full_for(AccountIndex account, ByteCount bytes, Use use) {
+  Full full = budgets_.full(account, bytes, use);
+  while (use == Use::kForeground && full != Full::kNothing && line_.make_way(account, full))
+    full = budgets_.full(account, bytes, use);
+  return full;
+}
+
 bool Leases::charge(Lease& lease, Full& full) {
   const ByteCount bytes = lease.hits * lease.block_bytes;
-  const Use use = use_of(lease);
-  full = budgets_.full(lease.account, bytes, use);
-  while (use == Use::kForeground && full != Full::kNothing && line_.make_way(lease.account, full))
-    full = budgets_.full(lease.account, bytes, use);
+  full = full_for(lease.account, bytes, use_of(lease));
   if (full != Full::kNothing) return false;
-  lease.charge = budgets_.take(lease.account, bytes, use);
+  lease.charge = budgets_.take(lease.account, bytes, use_of(lease));
   return true;
 }
 
@@ -90,14 +94,14 @@ void Leases::end_list(std::uint32_t index, const Seen& seen) {
   const bool listed = lease.full && lease.hits < lease.total;
   if (listed) {
     keep_list(index, seen);
-    if (saved_next(lease)) return wait_for_publisher(index);
+    if (saved_next(lease, seen.now)) return wait_for_publisher(index);
   }
   cut_to_limit(index);
   if (lease.hits == 0) return retire(index, LeaseEvent::kLastEmpty);
   Full full = Full::kNothing;
   const bool charged = line_.count() == 0 && charge(lease, full);
   if (!charged && lease.prepared) {
-    ++prepared_.gave_way;
+    ++places_.prepared().gave_way;
     return retire(index, LeaseEvent::kCancel);
   }
   if (!charged) {
@@ -133,8 +137,13 @@ void Leases::wait_in_line(std::uint32_t index) {
 void Leases::stand_in_line(std::uint32_t index) {
   Lease& lease = leases_[index];
   ++stats_.budget_waits;
-  deadlines_.set(index, Term::kWait, wait_end(lease));
+  wait_until_end(index);
   lease.place = line_.join({Waiter::Kind::kPrefix, index}, lease.account);
+}
+
+void Leases::wait_until_end(std::uint32_t index) {
+  const Lease& lease = leases_[index];
+  deadlines_.set(index, lease.full ? Term::kFullPrefix : Term::kWait, wait_end(lease));
 }
 
 void Leases::leave_line(Lease& lease) {
@@ -188,7 +197,7 @@ void Leases::begin_run(std::uint32_t index, TimePoint now) {
   }
   if (lease.pending > 0) {
     step(lease.state, LeaseEvent::kLastLoading);
-    deadlines_.set(index, Term::kWait, wait_end(lease));
+    wait_until_end(index);
   } else {
     step(lease.state, LeaseEvent::kLastPart);
     become_ready(index, now);
@@ -210,13 +219,13 @@ void Leases::end_wait(std::uint32_t index, TimePoint now) {
 
 Status Leases::check_prepared(const Lease& lease, const QueryPart& part) const {
   if (!part.prepare || lease.prepared) return ok_status();
-  return busy("this request id has asked already; there is nothing to prepare under it");
+  return asked_already();
 }
 
 void Leases::end_preparation(Lease& lease) {
   if (!lease.prepared) return;
   lease.prepared = false;
-  prepared_.close(sessions_.at(lease.session));
+  places_.end_preparation(lease.places);
 }
 
 // From now on somebody waits for it.
@@ -230,7 +239,7 @@ void Leases::begin_use(std::uint32_t index) {
 void Leases::claim(std::uint32_t index, const Seen& seen) {
   Lease& lease = leases_[index];
   begin_use(index);
-  ++prepared_.claimed;
+  ++places_.prepared().claimed;
   budgets_.promote(lease.charge);
   images_.mark_read(lease.records);
   stats_.hits += lease.hits;
@@ -240,7 +249,7 @@ void Leases::claim(std::uint32_t index, const Seen& seen) {
   lease.full = seen.part.full_prefix;
   lease.started = seen.now;
   if (lease.state == LeaseState::kLoading) {
-    deadlines_.set(index, Term::kWait, wait_end(lease));
+    wait_until_end(index);
   } else {
     deadlines_.set(index, Term::kUndelivered, seen.now + config_.reply_ttl);
   }
@@ -253,7 +262,7 @@ bool Leases::end_prepared(AccountIndex account, Full full) {
     const bool named = lease.recovery == kNoRecovery && !lease.warm && lease.state != LeaseState::kRetired;
     if (!named || !lease.prepared || lease.charge == kNoCharge) continue;
     if (full == Full::kInstance && lease.account != account) continue;
-    ++prepared_.gave_way;
+    ++places_.prepared().gave_way;
     retire(i, LeaseEvent::kCancel);
     ended = true;
   }

@@ -9,19 +9,18 @@ namespace orbitkv::cache {
 
 namespace {
 
-constexpr std::uint32_t kPieceBlocks = 256;  // of a hint, on their way at once
-constexpr std::size_t kPieceHashes = 2048;   // looked at for them
+constexpr std::size_t kPieceHashes = limits::kListSlice;
 
 }  // namespace
 
 // ---- other publishers ----
 
 // The run could go on with a block that another instance is saving.
-bool Leases::saved_next(const Lease& lease) const {
+bool Leases::saved_next(const Lease& lease, TimePoint now) const {
   if (lease.kept == nullptr || lease.kept->beyond.empty()) return false;
   const KeySpace& space = lease.kept->target.space;
   const RecordId record = images_.table().find({lease.kept->beyond.front(), space.name_space, space.group});
-  return record != kNoRecord && publishing_->saved_by_others(record, lease.name.instance);
+  return record != kNoRecord && publishing_->saved_by_others(record, lease.name.instance, now);
 }
 
 // Holds nothing, or the publisher might want for the memory.
@@ -31,7 +30,7 @@ void Leases::wait_for_publisher(std::uint32_t index) {
   awaiting_.push_back(index);
   step(lease.state, LeaseEvent::kLastWaits);
   ++stats_.publisher_waits;
-  deadlines_.set(index, Term::kPublishers, wait_end(lease));
+  wait_until_end(index);
 }
 
 void Leases::stop_awaiting(std::uint32_t index) {
@@ -44,14 +43,14 @@ void Leases::look_at_publishers(TimePoint now) {
   if (awaiting_.empty()) return;
   const std::vector<std::uint32_t> all = awaiting_;
   for (const std::uint32_t index : all) {
-    if (leases_[index].awaits && !saved_next(leases_[index])) publisher_ended(index, now);
+    if (leases_[index].awaits && !saved_next(leases_[index], now)) publisher_ended(index, now);
   }
 }
 
 // However it ended: the run goes as far as it can be had now, or on to the next publisher.
 void Leases::publisher_ended(std::uint32_t index, TimePoint now) {
   extend_run(index, now);
-  if (saved_next(leases_[index])) return;
+  if (saved_next(leases_[index], now)) return;
   stop_awaiting(index);
   cut_to_limit(index);
   Lease& lease = leases_[index];
@@ -108,7 +107,7 @@ Leases::Warmed Leases::warm(const Piece& piece) {
   Warmed done;
   const ByteCount block = piece.target.block_bytes();
   const std::uint64_t room = budgets_.room(piece.target.account, Use::kSpeculative).value / block.value;
-  const std::uint64_t most = std::min<std::uint64_t>(room, kPieceBlocks);
+  const std::uint64_t most = std::min<std::uint64_t>(room, limits::kWarmPieceBlocks);
   if (most == 0) return done;
   QueryPart part;
   QueryAnswer unused;
@@ -129,7 +128,7 @@ void Leases::begin_piece(const Piece& piece, const Seen& seen, std::span<const s
                          Warmed& done) {
   const std::uint32_t index = take_object();
   Lease& lease = leases_[index];
-  lease = Lease{};
+  lease.begin();
   lease.name = {piece.instance, piece.group, QueryMode::kRead, {}};
   lease.session = piece.session;
   lease.state = LeaseState::kCollecting;

@@ -75,7 +75,7 @@ void Leases::end_due(std::uint32_t index, TimePoint now) {
   if (lease.awaits) return give_up_on_publisher(index, now);
   if (lease.state == LeaseState::kWaiting) return end_wait(index, now);
   if (lease.prepared) {
-    ++prepared_.unclaimed;
+    ++places_.prepared().unclaimed;
   } else if (lease.state == LeaseState::kCollecting) {
     ++stats_.wait_timeouts;
   } else {
@@ -92,12 +92,6 @@ void Leases::collect(std::uint32_t index) {
 void Leases::deliver(LeaseIndex index, TimePoint now) {
   leases_[index.value].delivered = true;
   deadlines_.set(index.value, Term::kLease, now + config_.ttl);
-}
-
-void Leases::close_ticket(Lease& lease) {
-  if (!lease.unfinished) return;
-  lease.unfinished = false;
-  tickets_.close(sessions_.at(lease.session));
 }
 
 // ---- polls ----
@@ -157,13 +151,13 @@ void Leases::unpin_from(std::uint32_t index, std::size_t kept, AccountIndex drai
   lease.records.resize(kept);
 }
 
-// Its pins and its hold on the charge. Its reads are charged for themselves until they end, also
+// Its hold on the charge and its pins. Its reads are charged for themselves until they end, also
 // while restores hold that charge: one may end before what it waits for.
 void Leases::give_up(std::uint32_t index) {
   Lease& lease = leases_[index];
-  unpin_from(index, 0, lease.account);
   if (lease.charge != kNoCharge) budgets_.drop(lease.charge);
   lease.charge = kNoCharge;
+  unpin_from(index, 0, lease.account);
 }
 
 void Leases::retire(std::uint32_t index, LeaseEvent event) {
@@ -186,11 +180,7 @@ void Leases::retire(std::uint32_t index, LeaseEvent event) {
     return;
   }
   if (lease.warm) return;
-  Session& session = sessions_.at(lease.session);
-  if (lease.metadata.open()) session.metadata->release(std::move(lease.metadata));
-  unreserve(session, 1);
-  close_ticket(lease);
-  end_preparation(lease);
+  places_.give_back(std::move(lease.places));
   by_name_.erase(by_name_.find(lease.name));
 }
 

@@ -8,24 +8,6 @@
 
 namespace orbitkv::cache {
 
-Status Leases::reserve(Session& session, std::uint32_t n) {
-  if (session.queries + n > limits::kQueriesPerSession) {
-    return busy(
-        format_text("%u queries of this session hold leases; release or cancel some", session.queries));
-  }
-  if (reserved_ + n > limits::kLeases) {
-    return busy(format_text("%u leases are held on this host; release some", reserved_));
-  }
-  session.queries += n;
-  reserved_ += n;
-  return ok_status();
-}
-
-void Leases::unreserve(Session& session, std::uint32_t n) {
-  session.queries -= n;
-  reserved_ -= n;
-}
-
 std::uint32_t Leases::take_object() {
   if (free_.empty()) {
     free_.push_back(static_cast<std::uint32_t>(leases_.size()));
@@ -39,21 +21,18 @@ std::uint32_t Leases::take_object() {
 LeaseIndex Leases::add_member(const Member& member) {
   const std::uint32_t index = take_object();
   Lease& lease = leases_[index];
-  Lease fresh;
-  fresh.name = {member.instance, member.group, QueryMode::kRead, {}};
-  fresh.recovery = member.recovery;
-  fresh.session = member.session;
-  fresh.state = LeaseState::kCollecting;
-  fresh.revision = member.revision;
-  fresh.run_open = false;
-  fresh.ranks = member.ranks;
-  fresh.started = member.started;
-  fresh.account = member.account;
-  fresh.charge = member.charge;
-  fresh.prepared = member.prepared;
-  fresh.records = std::move(lease.records);  // empty, for their capacity
-  fresh.consumed = std::move(lease.consumed);
-  lease = std::move(fresh);
+  lease.begin();
+  lease.name = {member.instance, member.group, QueryMode::kRead, {}};
+  lease.recovery = member.recovery;
+  lease.session = member.session;
+  lease.state = LeaseState::kCollecting;
+  lease.revision = member.revision;
+  lease.run_open = false;
+  lease.ranks = member.ranks;
+  lease.started = member.started;
+  lease.account = member.account;
+  lease.charge = member.charge;
+  lease.prepared = member.prepared;
   loads_.lanes().open(LeaseIndex(index), {member.account, use_of(lease)});
   return LeaseIndex(index);
 }
@@ -153,7 +132,13 @@ void Leases::claim_member(LeaseIndex index) {
 }
 
 void Leases::end_member(LeaseIndex index, Revision revision) {
-  if (member(index, revision) != nullptr) retire(index.value, LeaseEvent::kCancel);
+  if (member(index, revision) == nullptr) return;
+  retire(index.value, LeaseEvent::kCancel);
+  // Who ends it knows, and its place may have a member of the same list next.
+  const Lease& ended = leases_[index.value];
+  std::erase_if(member_events_, [&](const MemberEvent& event) {
+    return event.revision == revision && event.group == ended.name.group;
+  });
 }
 
 }  // namespace orbitkv::cache

@@ -181,9 +181,9 @@ bool Leases::nearly_there(const Lease& lease) {
 // The run ends at `kept`: what would follow cannot be had.
 void Leases::cut(std::uint32_t index, std::uint32_t kept, TimePoint now) {
   Lease& lease = leases_[index];
-  unpin_from(index, kept, lease.account);
   shorten(lease, kept);
   budgets_.shrink(lease.charge, kept * lease.block_bytes);
+  unpin_from(index, kept, lease.account);
   if (lease.state == LeaseState::kLoading && lease.pending == 0) land(index, now);
 }
 
@@ -199,6 +199,7 @@ void Leases::land(std::uint32_t index, TimePoint now) {
   }
   step(lease.state, LeaseEvent::kLandedEmpty);
   if (lease.prepared) return retire(index, LeaseEvent::kExpire);
+  places_.miss(lease.places);
   deadlines_.set(index, Term::kUndelivered, now + config_.reply_ttl);
 }
 

@@ -168,11 +168,14 @@ void Publisher::lend_wanted(OperationIndex index, PublishAnswer& answer) {
     op.blocks[kept++] = op.blocks[i];
   }
   op.blocks.resize(kept);
+  op.lent = static_cast<std::uint32_t>(kept);
   std::vector<BlockHash>().swap(op.hashes);
 }
 
-bool Publisher::saved_by_others(RecordId record, const InstanceId& instance) const {
+bool Publisher::saved_by_others(RecordId record, const InstanceId& instance, TimePoint now) const {
   if (p_.images.sealed(record) || p_.images.loading(record)) return false;
+  // Some ranks have saved their part: as long as publishes wait for each other, the next may come.
+  if (const auto idle = p_.images.idle_since(record)) return now - *idle < p_.wait;
   for (std::uint16_t s = 0; s < p_.images.shards(record); ++s) {
     const Images::SlotView view = p_.images.view(record, ShardId(s));
     if (view.state != SlotState::kLent) continue;
@@ -244,6 +247,7 @@ void Publisher::detach(OperationIndex index, SlabSlot slab, TimePoint now) {
     }
     p_.images.quarantine(slot, now);
     slot.record = kNoRecord;
+    --op.lent;
   }
   if (!keeps) {
     step(op.publish, PublishEvent::kDetach);

@@ -54,7 +54,7 @@ class Publisher final : public Publishing {
   // Those that have waited long enough go on without the blocks of others.
   void tick(TimePoint now);
 
-  bool saved_by_others(RecordId record, const InstanceId& instance) const override;
+  bool saved_by_others(RecordId record, const InstanceId& instance, TimePoint now) const override;
 
   const PublishStats& stats() const { return stats_; }
 

@@ -83,8 +83,7 @@ Result<TicketAnswer> Recoveries::read(SessionId session, const RecoveryPart& par
   if (r.session != session) {
     return reject(format_text("request id is in use by session %u of the same instance", r.session.value));
   }
-  if (part.prepare && !r.prepared)
-    return busy("this request id has asked already; there is nothing to prepare under it");
+  if (part.prepare && !r.prepared) return asked_already();
   ORBITKV_ASSIGN_OR_RETURN(const std::uint32_t index, take_part(it->second, part, std::move(plan), now));
   return answer(index, part, now);
 }
@@ -143,7 +142,8 @@ bool Recoveries::untouched(const Recovery& r) const {
 Result<std::uint32_t> Recoveries::replace(std::uint32_t index, const RecoveryPart& part, RecoveryPlan plan,
                                           TimePoint now) {
   Recovery& old = recoveries_[index];
-  const bool goes_on = old.unfinished && old.state != RecoveryState::kMissed && old.prepared == part.prepare;
+  const bool goes_on =
+      old.places.unfinished() && old.state != RecoveryState::kMissed && old.prepared == part.prepare;
   Begin begin{old.session, goes_on ? old.started : now, std::move(old.hashes), part.prepare};
   begin.kept.resize(part.first);
   retire(index, RecoveryEvent::kCancel);
@@ -153,25 +153,10 @@ Result<std::uint32_t> Recoveries::replace(std::uint32_t index, const RecoveryPar
 }
 
 Result<std::uint32_t> Recoveries::start(Begin begin, const RecoveryPart& part, RecoveryPlan plan) {
-  Session& session = p_.sessions.at(begin.session);
   const auto groups = static_cast<std::uint32_t>(plan.size());
-  ORBITKV_RETURN_IF_ERROR(p_.leases.reserve(session, groups));
-  auto metadata = session.metadata->reserve(std::uint64_t{part.total} * ByteCount(limits::kBlockHashBytes));
-  if (!metadata) {
-    p_.leases.unreserve(session, groups);
-    return metadata_full(*session.metadata);
-  }
-  if (Status counted = p_.leases.tickets().open(session); !counted.ok()) {
-    session.metadata->release(std::move(*metadata));
-    p_.leases.unreserve(session, groups);
-    return counted.error();
-  }
-  if (Status counted = begin.prepare ? p_.leases.prepared().open(session) : ok_status(); !counted.ok()) {
-    p_.leases.tickets().close(session);
-    session.metadata->release(std::move(*metadata));
-    p_.leases.unreserve(session, groups);
-    return counted.error();
-  }
+  const ByteCount list = std::uint64_t{part.total} * ByteCount(limits::kBlockHashBytes);
+  ORBITKV_ASSIGN_OR_RETURN(
+      Places places, p_.leases.places().take(p_.sessions.at(begin.session), {groups, list, begin.prepare}));
   if (free_.empty()) {
     free_.push_back(static_cast<std::uint32_t>(recoveries_.size()));
     recoveries_.emplace_back();
@@ -191,9 +176,8 @@ Result<std::uint32_t> Recoveries::start(Begin begin, const RecoveryPart& part, R
   r.next = part.first;
   r.hashes = std::move(begin.kept);
   r.started = begin.started;
-  r.unfinished = true;
   r.prepared = begin.prepare;
-  r.metadata = std::move(*metadata);
+  r.places = std::move(places);
   by_name_.emplace(Name{r.instance, r.request_id}, index);
   deadlines_.set(index, Term::kCollect, r.started + std::max(config_.load_wait, kCollectAtLeast));
   return index;
@@ -216,7 +200,7 @@ void Recoveries::append(std::uint32_t index, const RecoveryPart& part, TimePoint
   if (outcome == Admitting::Attempt::Outcome::kInstanceFull ||
       outcome == Admitting::Attempt::Outcome::kTotalFull) {
     if (r.prepared) {
-      ++p_.leases.prepared().gave_way;
+      ++p_.leases.places().prepared().gave_way;
       return retire(index, RecoveryEvent::kCancel);
     }
     wait_in_line(index);
@@ -253,11 +237,7 @@ void Recoveries::retire(std::uint32_t index, RecoveryEvent event) {
   step(r.state, event);
   deadlines_.clear(index);
   end_members(r);
-  Session& session = p_.sessions.at(r.session);
-  session.metadata->release(std::move(r.metadata));
-  p_.leases.unreserve(session, static_cast<std::uint32_t>(r.plan.size()));
-  if (r.unfinished) p_.leases.tickets().close(session);
-  end_preparation(r);
+  p_.leases.places().give_back(std::move(r.places));
   by_name_.erase(by_name_.find(NameView{r.instance, r.request_id}));
   std::vector<BlockHash>().swap(r.hashes);
   free_.push_back(index);
@@ -276,7 +256,7 @@ void Recoveries::end_due(std::uint32_t index, TimePoint now) {
   }
   if (r.state == RecoveryState::kLoading) return fail(index, {slowest(r), Missing::kTimeout}, now);
   if (r.prepared) {
-    ++p_.leases.prepared().unclaimed;
+    ++p_.leases.places().prepared().unclaimed;
   } else if (r.state != RecoveryState::kCollecting) {
     ++stats_.undelivered;
   }

@@ -140,12 +140,12 @@ class Recoveries {
     std::uint32_t members_left = 0;   // delivered and not ended
     Miss miss;
     TimePoint started;  // the first part: one wait for all stages begins here
-    bool unfinished = false, delivered = false;
+    bool delivered = false;
     bool prepared = false;   // ahead of need: nobody has asked for it yet
     bool told_tier = false;  // that it was asked for
     WaitingPlace place = kNotWaiting;
     Room no_room;  // as it was when there was none; else its look is 0
-    mem::Reservation metadata;
+    Places places;
   };
 
   Result<std::uint32_t> take_part(std::uint32_t index, const RecoveryPart& part, RecoveryPlan plan,

@@ -86,9 +86,7 @@ Recoveries::Room Recoveries::room() const {
 bool Recoveries::charge(const Recovery& r, Full& full) {
   const AccountIndex account = r.plan.front().target.account;
   const ByteCount bytes = bytes_of(r);
-  full = p_.budgets.full(account, bytes, use_of(r));
-  while (!r.prepared && full != Full::kNothing && p_.line.make_way(account, full))
-    full = p_.budgets.full(account, bytes, use_of(r));
+  full = p_.leases.full_for(account, bytes, use_of(r));
   return full == Full::kNothing;
 }
 
@@ -147,8 +145,7 @@ void Recoveries::become_ready(std::uint32_t index, RecoveryEvent event, TimePoin
   step(r.state, event);
   for (const LeaseIndex m : r.members) p_.leases.open_member(m);
   r.members_left = static_cast<std::uint32_t>(r.members.size());
-  r.unfinished = false;
-  p_.leases.tickets().close(p_.sessions.at(r.session));
+  p_.leases.places().finish(r.places);
   if (r.prepared) {
     deadlines_.set(index, Term::kPrepared, now + config_.prepare_ttl);
     return;
@@ -165,6 +162,7 @@ void Recoveries::fail(std::uint32_t index, const Miss& miss, TimePoint now) {
   step(r.state, RecoveryEvent::kFail);
   r.miss = miss;
   if (r.prepared) return retire(index, RecoveryEvent::kExpire);
+  p_.leases.places().miss(r.places);
   ++stats_.missed;
   deadlines_.set(index, Term::kUndelivered, now + config_.reply_ttl);
 }
@@ -174,14 +172,14 @@ void Recoveries::fail(std::uint32_t index, const Miss& miss, TimePoint now) {
 void Recoveries::end_preparation(Recovery& r) {
   if (!r.prepared) return;
   r.prepared = false;
-  p_.leases.prepared().close(p_.sessions.at(r.session));
+  p_.leases.places().end_preparation(r.places);
 }
 
 // What was prepared is asked for: no second charge, a wait of its own.
 void Recoveries::claim(std::uint32_t index, TimePoint now) {
   Recovery& r = recoveries_[index];
   end_preparation(r);
-  ++p_.leases.prepared().claimed;
+  ++p_.leases.places().prepared().claimed;
   r.started = now;
   for (const LeaseIndex m : r.members) p_.leases.claim_member(m);
   if (r.state == RecoveryState::kReady) {
@@ -198,7 +196,7 @@ bool Recoveries::end_prepared(AccountIndex account, Full full) {
     const Recovery& r = recoveries_[i];
     if (r.state == RecoveryState::kRetired || !r.prepared || r.members.empty()) continue;
     if (full == Full::kInstance && r.plan.front().target.account != account) continue;
-    ++p_.leases.prepared().gave_way;
+    ++p_.leases.places().prepared().gave_way;
     retire(i, RecoveryEvent::kCancel);
     ended = true;
   }

@@ -44,15 +44,15 @@ class PreparedCounts {
   std::uint32_t all_ = 0;
 };
 
-// What a deadline ends. Terms of one kind last equally long, so each is a list that is in
-// order but for those that begin earlier than now.
+// What a deadline ends. Terms of one kind last equally long, so each is a list that is almost in
+// order: one that began before the last ones is walked to its place.
 enum class Term : std::uint8_t {
   kCollect,      // parts are to come
   kWait,         // blocks are to come
   kUndelivered,  // a result that nobody has fetched
   kLease,        // a result that somebody has
   kPrepared,     // a result that was prepared and that nobody has asked for yet
-  kPublishers,   // blocks are to come that others are saving
+  kFullPrefix,   // kWait of a query that waits for other publishers, too: longer
   kCount,
 };
 

@@ -37,6 +37,7 @@ void WaitingLine::leave(WaitingPlace at) {
   Entry& e = entries_[place];
   ORBITKV_CHECK(e.number != 0, "somebody leaves the line twice");
   Queue& q = queues_[e.account.value];
+  if (q.head == place) q.suspended = false;
   (e.prev == kNoLink ? q.head : entries_[e.prev].next) = e.next;
   (e.next == kNoLink ? q.tail : entries_[e.next].prev) = e.prev;
   --q.count;
@@ -49,24 +50,54 @@ void WaitingLine::leave(WaitingPlace at) {
   std::erase(ring_, e.account);
 }
 
+void WaitingLine::forget(AccountIndex account) {
+  if (account.value >= queues_.size()) return;
+  ORBITKV_CHECK(queues_[account.value].count == 0, "somebody of an instance that has ended waits");
+  queues_[account.value] = Queue{};
+}
+
 // ---- turns ----
 
 void WaitingLine::run(TimePoint now) {
   if (count_ == 0 || running_) return;
   running_ = true;
   pages_ = 0;
-  while (count_ > 0 && pages_ < kPagesATurn) {
+  while (count_ > 0 && pages_ < limits::kLinePagesPerTurn) {
+    if (reserver_ == kNoLink && resume(now)) continue;
     choose_reserver();
     if (reserver_ != kNoLink) {
       const Entry e = entries_[reserver_];
       const Outcome outcome = attempt(reserver_, now);
-      if (outcome == Outcome::kInstanceFull || outcome == Outcome::kTotalFull) break;
+      if (outcome == Outcome::kTotalFull) break;
+      // It holds back its own instance alone, until that has room.
+      if (outcome == Outcome::kInstanceFull) {
+        queues_[e.account.value].suspended = true;
+        reserver_ = kNoLink;
+      }
       if (outcome == Outcome::kAdmitted) note_grant(e.account, e.number);
     } else if (!one_turn(now)) {
       break;
     }
   }
   running_ = false;
+}
+
+// Reservers that their own instance's limit had stopped come before all others, or go on reserving.
+// True: one was admitted, or is gone.
+bool WaitingLine::resume(TimePoint now) {
+  for (const AccountIndex account : ring_) {
+    Queue& q = queues_[account.value];
+    if (!q.suspended) continue;
+    const std::uint32_t place = q.head;
+    const std::uint64_t number = entries_[place].number;
+    const Outcome outcome = attempt(place, now);
+    if (outcome == Outcome::kInstanceFull) continue;
+    q.suspended = false;
+    if (outcome == Outcome::kTotalFull) reserver_ = place;
+    if (outcome == Outcome::kAdmitted) note_grant(account, number);
+    return outcome != Outcome::kTotalFull;
+  }
+  return false;
 }
 
 // False: nobody fits.
@@ -82,7 +113,7 @@ bool WaitingLine::one_turn(TimePoint now) {
 
 bool WaitingLine::try_queue(AccountIndex account, TimePoint now) {
   std::uint32_t place = queues_[account.value].head;
-  for (std::uint32_t n = 0; n <= kLookBehind && place != kNoLink; ++n) {
+  for (std::uint32_t n = 0; n <= limits::kLookBehind && place != kNoLink; ++n) {
     const std::uint32_t next = entries_[place].next;
     const std::uint64_t number = entries_[place].number;
     const Outcome outcome = attempt(place, now);
@@ -90,8 +121,9 @@ bool WaitingLine::try_queue(AccountIndex account, TimePoint now) {
       note_grant(account, number);
       return true;
     }
-    if (outcome == Outcome::kInstanceFull && n == 0 && entries_[place].passes >= kPasses) return false;
-    if (pages_ >= kPagesATurn) return false;
+    if (outcome == Outcome::kInstanceFull && n == 0 && entries_[place].passes >= limits::kPasses)
+      return false;
+    if (pages_ >= limits::kLinePagesPerTurn) return false;
     place = next;
   }
   return false;
@@ -117,13 +149,13 @@ void WaitingLine::note_grant(AccountIndex account, std::uint64_t number) {
   for (const AccountIndex other : ring_) {
     Entry& first = entries_[queues_[other.value].head];
     const bool passed = first.refused && first.number < number && (other == account || first.total);
-    if (passed && first.passes < kPasses) ++first.passes;
+    if (passed && first.passes < limits::kPasses) ++first.passes;
   }
 }
 
 bool WaitingLine::candidate(AccountIndex account) const {
   const Entry& first = entries_[queues_[account.value].head];
-  return first.refused && first.total && first.passes >= kPasses;
+  return first.refused && first.total && first.passes >= limits::kPasses;
 }
 
 void WaitingLine::choose_reserver() {

@@ -1,10 +1,10 @@
 // The line of those who wait for budget or memory: in order of coming within an instance, in
-// turn between instances. One that does not fit may be passed kPasses times by later ones.
-// Then, if its instance's limit is what is full, it holds back its own instance; otherwise it
-// becomes the reserver: nobody is admitted before it. There is one reserver at a time, and an
-// instance has it once a round; a round is over when every instance that waits was admitted
-// something or had it. So while one is the first of its instance, at most kPassesAtMost later
-// ones are admitted before it. Owned by the core; single-threaded. Holds no bytes.
+// turn between instances. One that does not fit may be passed limits::kPasses times by later ones.
+// Then, if its instance's limit is what is full, it holds back its own instance; otherwise, and as
+// long as it is not that, it is the reserver: nobody is admitted before it. There is one reserver at a time,
+// and an instance has it once a round; a round is over when every instance that waits was admitted something
+// or had it. So while one is the first of its instance, at most kPassesAtMost later ones are admitted before
+// it. Owned by the core; single-threaded. Holds no bytes.
 #pragma once
 
 #include <cstdint>
@@ -46,15 +46,14 @@ inline constexpr WaitingPlace kNotWaiting{kNoLink};
 
 class WaitingLine {
  public:
-  static constexpr std::uint32_t kPasses = 16;
-  static constexpr std::uint32_t kLookBehind = 16;  // of one instance, behind one that does not fit
-  static constexpr std::uint32_t kPassesAtMost = 2 * kPasses + 2 * limits::kInstances;
-  static constexpr std::uint64_t kPagesATurn = 64 * 1024;
+  static constexpr std::uint32_t kPassesAtMost = 2 * limits::kPasses + 2 * limits::kInstances;
 
   explicit WaitingLine(Admitting& admitting) : admitting_(admitting) {}
 
   WaitingPlace join(const Waiter& waiter, AccountIndex account);
   void leave(WaitingPlace place);
+  // Its instance has ended, and nobody of it waits: the next one of that number begins anew.
+  void forget(AccountIndex account);
   // Admits whoever's turn it is and who fits, a bounded number of pages.
   void run(TimePoint now);
   bool make_way(AccountIndex account, Full full) { return admitting_.make_way(account, full); }
@@ -78,8 +77,10 @@ class WaitingLine {
     std::uint32_t head = kNoLink, tail = kNoLink, count = 0;
     bool ringed = false;
     bool served = false, reserved = false;  // in this round
+    bool suspended = false;                 // its first one reserves again when its instance has room
   };
 
+  bool resume(TimePoint now);
   bool one_turn(TimePoint now);
   bool try_queue(AccountIndex account, TimePoint now);
   Outcome attempt(std::uint32_t place, TimePoint now);

@@ -111,7 +111,7 @@ TEST(WaitingLine, smaller_ones_pass_sixteen_times_then_the_instance_waits_for_it
   const AccountIndex a = s.open(), b = s.open();
   const auto held = s.ask(a, 60);
   const auto large = s.ask(a, 90);
-  for (std::uint32_t i = 0; i < WaitingLine::kPasses; ++i) {
+  for (std::uint32_t i = 0; i < limits::kPasses; ++i) {
     const auto small = s.ask(a, 10);
     EXPECT_TRUE(s.admitted(small)) << i;
     s.end(small);
@@ -137,7 +137,7 @@ TEST(WaitingLine, where_all_is_full_one_reserves_and_nobody_passes_any_more) {
     s.end(small.back());
     ++passed;
   }
-  EXPECT_EQ(passed, WaitingLine::kPasses);
+  EXPECT_EQ(passed, limits::kPasses);
   s.end(one);
   EXPECT_FALSE(s.admitted(small.back())) << "what comes free is for the reserver";
   EXPECT_FALSE(s.admitted(large));
@@ -158,7 +158,7 @@ TEST(WaitingLine, one_without_room_in_memory_counts_as_passed_too) {
   s.line.run({});
   std::uint32_t passed = 0;
   while (s.admitted(s.ask(b, 1)) && passed < 100) ++passed;
-  EXPECT_EQ(passed, WaitingLine::kPasses);
+  EXPECT_EQ(passed, limits::kPasses);
   s.all[index].no_room = false;
   s.line.run({});
   EXPECT_TRUE(s.admitted(index));
@@ -171,13 +171,54 @@ TEST(WaitingLine, a_reserver_that_leaves_lets_the_others_go_on) {
   s.ask(a, 50);
   const auto large = s.ask(b, 80);
   std::uint32_t late = 0;
-  for (std::uint32_t i = 0; i <= WaitingLine::kPasses; ++i) {
+  for (std::uint32_t i = 0; i <= limits::kPasses; ++i) {
     late = s.ask(a, 1);
     if (!s.admitted(late)) break;
   }
   ASSERT_FALSE(s.admitted(late));
   s.end(large);
   EXPECT_TRUE(s.admitted(late));
+}
+
+// What its own instance still holds may rise: reads of cancelled leases drain beside restores.
+TEST(WaitingLine, a_reserver_at_its_own_limit_holds_back_its_instance_alone) {
+  Scripted s({ByteCount(100), ByteCount(80)});
+  const AccountIndex a = s.open(), b = s.open();
+  const auto held = s.ask(b, 80);
+  const auto large = s.ask(a, 60);  // the total is full for it
+  for (std::uint32_t i = 0; i <= limits::kPasses; ++i) s.end(s.ask(b, i % 2 == 0 ? 0 : 1));
+  const auto behind = s.ask(b, 5);
+  EXPECT_FALSE(s.admitted(behind)) << "the first one reserves";
+  s.budgets.drain(a, ByteCount(50));
+  s.end(held);
+  EXPECT_FALSE(s.admitted(large)) << "60 and 50 are more than its instance may have";
+  EXPECT_TRUE(s.admitted(behind));
+  s.budgets.drained(a, ByteCount(50));
+  s.line.run({});
+  EXPECT_TRUE(s.admitted(large));
+}
+
+TEST(WaitingLine, an_account_that_is_given_anew_has_had_no_turn) {
+  Scripted s({ByteCount(150), ByteCount(100)});
+  const AccountIndex a = s.open(), b = s.open(), c = s.open();
+  const auto held = s.ask(b, 100);
+  const auto pass = [&] { s.end(s.ask(b, 0)); };
+  const auto first = s.ask(a, 100);
+  for (std::uint32_t i = 0; i < limits::kPasses; ++i) pass();
+  const auto behind = s.ask(b, 0);
+  EXPECT_FALSE(s.admitted(behind)) << "the first one reserves";
+  s.end(first);
+  ASSERT_TRUE(s.admitted(behind));
+  s.end(behind);
+  s.budgets.close(a);
+  s.line.forget(a);
+  ASSERT_EQ(s.open(), a);
+  s.ask(a, 100);
+  for (std::uint32_t i = 0; i < limits::kPasses; ++i) pass();
+  s.ask(c, 100);  // has had no turn, so that the round goes on
+  EXPECT_FALSE(s.admitted(s.ask(b, 0))) << "the new one may reserve in it";
+  EXPECT_FALSE(s.admitted(s.ask(b, 0)));
+  s.end(held);
 }
 
 TEST(WaitingLine, an_instance_reserves_once_a_round) {
@@ -233,8 +274,8 @@ TEST(WaitingLine, nobody_is_passed_more_often_than_the_bound) {
         if (one.charge != kNoCharge) held.push_back(index);
       if (!held.empty() && pick(10) < 9) s.end(held[pick(held.size())]);
     }
-    EXPECT_LE(s.most_passed, 2 * WaitingLine::kPasses + 2 * instances) << "seed " << seed;
-    EXPECT_GE(s.most_passed, WaitingLine::kPasses) << "the schedule is hard enough";
+    EXPECT_LE(s.most_passed, 2 * limits::kPasses + 2 * instances) << "seed " << seed;
+    EXPECT_GE(s.most_passed, limits::kPasses) << "the schedule is hard enough";
     EXPECT_GT(s.order.size(), 2000u);
   }
 }

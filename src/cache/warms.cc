@@ -68,8 +68,8 @@ Status Warms::add(SessionId session_id, const WarmPart& part, const LeaseTarget&
   fresh.target = target;
   fresh.hashes.assign(part.hashes.begin(), part.hashes.end());
   fresh.first_use = now + part.hint.first_use;
-  const bool bounded = part.hint.max_wait.ns > 0 && part.hint.max_wait.ns < kLife.ns;
-  fresh.end = now + (bounded ? part.hint.max_wait : kLife);
+  const bool bounded = part.hint.max_wait.ns > 0 && part.hint.max_wait.ns < limits::kWarmLife.ns;
+  fresh.end = now + (bounded ? part.hint.max_wait : limits::kWarmLife);
   fresh.weight = std::uint64_t{part.hint.priority} * part.hint.confidence;
   fresh.metadata = std::move(*metadata);
   *hint = std::move(fresh);
@@ -113,9 +113,9 @@ void Warms::settle() {
   }
 }
 
-// Nobody waits for a result, nor for his turn.
+// Nobody waits for a result, nor for his turn. A miss that is not told is waited for by nobody.
 bool Warms::quiet() const {
-  return p_.leases.tickets().all() == 0 && p_.line.count() == 0;
+  return p_.leases.places().waiting() == 0 && p_.line.count() == 0;
 }
 
 Warms::Hint* Warms::next_hint() {

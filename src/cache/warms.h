@@ -2,7 +2,7 @@
 // them is loaded, piece by piece, within the share of speculation: earliest first use first,
 // then priority times confidence. Whoever gives one owns nothing and is told nothing; what has
 // landed is the first to go again. Owned by the core; single-threaded. Never begins a load
-// while a query waits or loads, never outlives kLife.
+// while a query waits or loads, never outlives limits::kWarmLife.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,6 @@ struct WarmStats {
 
 class Warms {
  public:
-  static constexpr Duration kLife = seconds(5);
   struct Parts {
     Sessions& sessions;
     WaitingLine& line;

@@ -1,5 +1,8 @@
 #include "daemon/commands.h"
 
+#include "base/limits.h"
+#include "base/text.h"
+#include "cache/instances.h"
 #include "wire/messages.h"
 
 namespace orbitkv::daemon {
@@ -69,7 +72,9 @@ ByteCount CommandServer::answer(Session& session, const wire::CommandBytes& byte
   reply.length = static_cast<std::uint32_t>(reply_.size());
   if (!session.channel().push_reply(wire::encode(reply)))
     session.poison("the client does not take its replies");
-  return ByteCount(command->length);
+  // It walks the operations of an instance's sessions.
+  const bool walks = command->opcode == wire::Opcode::kPublishActivity;
+  return walks ? limits::kRequestBytesPerTurn : ByteCount(command->length);
 }
 
 Status CommandServer::dispatch(Session& session, const wire::Command& command, TimePoint now) {
@@ -180,7 +185,10 @@ Status CommandServer::read_recovery(Session& session, TimePoint now) {
 Status CommandServer::publish_activity(TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_activity_request(request_));
   const auto activity = core_.publish_activity(in.instance, now);
-  if (!activity) return reject("the instance is not registered");
+  if (!activity) {
+    return reject(format_text("instance %s is not registered here; ask when a rank of it has registered",
+                              cache::short_hex(in.instance.bytes).c_str()));
+  }
   wire::encode(wire::ActivityReply{activity->open, activity->waiting, activity->lent, activity->dropped,
                                    activity->oldest},
                reply_);

@@ -15,7 +15,7 @@ class CommandServer {
   explicit CommandServer(cache::Core& core) : core_(core) {}
   // The session's next command; a ring that cannot be poisons the session.
   std::optional<wire::CommandBytes> pop(Session& session);
-  // The bytes of its request frame: what it costs, about.
+  // What it costs, about, in bytes of request frames.
   ByteCount answer(Session& session, const wire::CommandBytes& bytes, TimePoint now);
   // Refuse new work from now on (shutdown); ping is still answered.
   void refuse_all() { refusing_ = true; }

@@ -12,9 +12,8 @@
 namespace orbitkv::mem {
 namespace {
 
-// Where a piece of a GPU's registration begins (device/cuda/host_memory.h), so that a small
-// slab is one, and where the kernel can map a huge page as one.
-constexpr std::uint64_t kAlignment = 32 * 1024 * 1024;
+// Where the kernel can map a huge page as one, too.
+constexpr std::uint64_t kAlignment = limits::kRegisterPiece.value;
 static_assert(kAlignment % limits::kHugePageBytes.value == 0);
 
 // Address space of `bytes` that begins at such a place; nullptr: none is left.

@@ -198,15 +198,6 @@ std::size_t plan_frame_bytes(std::uint32_t entries);
 std::size_t result_frame_bytes(PlanKind kind, std::uint32_t entries);
 std::size_t query_frame_bytes(const QueryRequest&);
 
-// How many blocks fit one descriptor slot; longer input is split there.
-std::uint32_t query_hashes_per_frame(std::size_t request_id_bytes);
-std::uint32_t recovery_hashes_per_frame(std::size_t request_id_bytes);
-std::uint32_t warm_hashes_per_frame(std::size_t request_id_bytes);
-std::uint32_t publish_blocks_per_frame();
-std::uint32_t restore_blocks_per_frame();
-
-// encode: appends one complete frame to `out`. Values over the limits are a bug of
-// the caller (checked).
 // What the publishes of an instance do now, and what it lost for want of memory.
 struct ActivityRequest {
   InstanceId instance;
@@ -219,6 +210,15 @@ struct ActivityReply {
   Duration oldest;            // age, of the open and the waiting ones
 };
 
+// How many blocks fit one descriptor slot; longer input is split there.
+std::uint32_t query_hashes_per_frame(std::size_t request_id_bytes);
+std::uint32_t recovery_hashes_per_frame(std::size_t request_id_bytes);
+std::uint32_t warm_hashes_per_frame(std::size_t request_id_bytes);
+std::uint32_t publish_blocks_per_frame();
+std::uint32_t restore_blocks_per_frame();
+
+// encode: appends one complete frame to `out`. Values over the limits are a bug of
+// the caller (checked).
 void encode(const QueryRequest&, Buffer& out);
 void encode(const QueryReply&, Buffer& out);
 void encode(const PublishRequest&, Buffer& out);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/result.h"
 #include "base/time.h"
 #include "device/cuda/context.h"
@@ -25,7 +26,7 @@ namespace orbitkv::device::cuda {
 
 // Slabs are registered in pieces that end at multiples of this address: a millisecond or two
 // each. No DMA call may cross from one into the next.
-inline constexpr std::uint64_t kRegisterPiece = 32 * 1024 * 1024;
+inline constexpr std::uint64_t kRegisterPiece = limits::kRegisterPiece.value;
 constexpr std::uint64_t to_piece_end(std::uint64_t address) {
   return kRegisterPiece - address % kRegisterPiece;
 }
