@@ -140,7 +140,11 @@ Outcome to_query(const orbitkv_query* in, Query& out) {
   out.instance = to_instance(query.instance);
   out.request_id = query.request_id;
   out.group = query.group;
-  if (query.flags > ORBITKV_QUERY_WAIT_FOR_FULL_PREFIX) return reject("unknown flags of a query");
+  if ((query.flags & ~std::uint64_t{ORBITKV_QUERY_WAIT_FOR_FULL_PREFIX}) != 0)
+    return reject(
+        format_text("flags of a query are 0x%llx; ORBITKV_QUERY_WAIT_FOR_FULL_PREFIX (0x1) is known, set the "
+                    "others to 0",
+                    static_cast<unsigned long long>(query.flags)));
   out.wait_for_full_prefix = query.flags != 0;
   return to_hashes(query.hashes, query.hash_count, out.hashes);
 }

@@ -216,7 +216,10 @@ TEST_F(SlabTest, ASlabOfWhichOnePieceCannotBeRegisteredBounces) {
   fake.fail({.entry = "cuMemHostRegister", .call = 2, .code = kCuOutOfMemory});
   auto unchecked = make({}, 0, {});
   unchecked->add_slab(slab);
-  while (fake.calls("cuMemHostRegister") < 2 || fake.registrations() > 0) std::this_thread::yield();
+  const TimePoint end = monotonic_now() + seconds(60);
+  const auto waits = [&] { return fake.calls("cuMemHostRegister") < 2 || fake.registrations() > 0; };
+  while (waits() && monotonic_now() < end) std::this_thread::yield();
+  EXPECT_FALSE(waits()) << "the second piece fails, and then no other is registered";
   EXPECT_EQ(unchecked->reachable_slabs(), 0u);
   unchecked->remove_slab(slab);
 }

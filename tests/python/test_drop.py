@@ -103,11 +103,20 @@ def test_the_commands_of_the_page_are_understood(filled):
         (["--older-than", "2"], "'2' is not an age"),
         (["--older-than", "0h"], "is not an age"),
         (["--older-than", "-1h"], "is not an age"),
+        (["--older-than", "59s"], "counted in minutes"),
+        (["--older-than", "46d"], "remember their last use for 45 days"),
+        (["--older-than", "x" * 9000], "xxx...' is not an age"),
     ],
 )
 def test_what_cannot_be_dropped_says_why(filled, words, says):
     assert says in said(filled[0], *words)
     assert filled[0].status()["blocks"] == 9
+
+
+@pytest.mark.parametrize("scope", ['"a b"', f'"{"a" * 65}"', '""', "7"])
+def test_a_scope_that_no_drop_could_name_does_not_register(filled, scope):
+    with pytest.raises(RejectedError, match="1 to 64 of A-Z a-z 0-9"):
+        Engine(filled[0], f'{{"model":"m","scope":{scope}}}')
 
 
 def test_a_dropped_scope_does_not_come_back_from_ssd(tmp_path):

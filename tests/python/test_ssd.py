@@ -218,6 +218,12 @@ def test_a_budget_that_no_block_fits_is_said_with_the_remedy(tmp_path):
         (["ssd", "drop", "ffffffff", "--force"], "--force is for --unasked"),
         (["ssd", "drop"], "name one namespace"),
         (["evict", "--bytes", "much"], "is not a size"),
+        (["evict", "--bytes", "9" * 9000], "999...' is not a size"),
+        (["evict", "--bytes", "0x10"], "'0x10' is not a size"),
+        (["evict", "--bytes", "1e5"], "'1e5' is not a size"),
+        (["pool", "drain", "0x1"], "'0x1' is not a size"),
+        (["pool", "drain", "4294967296"], "no slab has that number"),
+        (["pool", "drain", "99999999999999999999"], "no slab has that number"),
     ],
 )
 def test_commands_that_cannot_be_say_why(manager, words, says):

@@ -110,6 +110,8 @@ int pool_drain(const PoolFlags& flags);
 
 // "64KiB", "512MiB", "30gb", "30GiB", "1tb"; powers of 1024 in every spelling.
 Result<ByteCount> parse_size(const std::string& text);
+// As much of what was given as an error shows.
+std::string echo_of(const std::string& text);
 std::string format_size(ByteCount bytes);
 // "90s", "30m", "2h", "7d".
 Result<Duration> parse_age(const std::string& text);

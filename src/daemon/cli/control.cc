@@ -62,6 +62,10 @@ int show_dropped(const char* name, const json& answer, bool as_json) {
   const auto left = count_of(answer, "left"), records = count_of(answer, "left_records");
   const auto why = answer.at("why_left").get<std::string>();
   if (left + records == 0 && why.empty()) return 0;
+  if (left + records == 0) {
+    std::fprintf(stderr, "orbitkv %s: nothing is left, but %s\n", name, why.c_str());
+    return 1;
+  }
   std::fprintf(stderr, "orbitkv %s: %llu namespaces and %llu blocks on SSD are left: %s\n", name, left,
                records, why.c_str());
   return 1;
@@ -103,7 +107,7 @@ Result<Duration> parse_age(const std::string& text) {
   if (unit == "d") scale = 24 * 3600;
   const bool digits = !text.empty() && text.front() >= '0' && text.front() <= '9';
   if (!digits || scale == 0 || number == 0 || number > kLongest / scale)
-    return reject("'" + text + "' is not an age; write for example 30m, 2h or 7d");
+    return reject("'" + echo_of(text) + "' is not an age; write for example 30m, 2h or 7d");
   return seconds(static_cast<std::int64_t>(number * scale));
 }
 
@@ -136,11 +140,17 @@ int pool_add(const PoolFlags& flags) {
   return change_pool("pool add", flags, {{"command", "pool_add"}, {"bytes", bytes->value}});
 }
 
+// A number alone names a slab, also one that is too large for that.
 int pool_drain(const PoolFlags& flags) {
   const bool number =
       !flags.amount.empty() && flags.amount.find_first_not_of("0123456789") == std::string::npos;
-  if (number && flags.amount.size() < 10)
-    return change_pool("pool drain", flags, {{"command", "pool_drain"}, {"slab", std::stoull(flags.amount)}});
+  if (number) {
+    const std::uint64_t slab = flags.amount.size() <= 10 ? std::stoull(flags.amount) : ~std::uint64_t{0};
+    if (slab > ~std::uint32_t{0})
+      return failed("pool drain", reject("no slab has that number (orbitkv pool list); a size has a unit, "
+                                         "for example 4GiB"));
+    return change_pool("pool drain", flags, {{"command", "pool_drain"}, {"slab", slab}});
+  }
   auto bytes = parse_size(flags.amount);
   if (!bytes.ok()) return failed("pool drain", bytes.error());
   return change_pool("pool drain", flags, {{"command", "pool_drain"}, {"bytes", bytes->value}});
@@ -218,6 +228,7 @@ int drop(const DropFlags& flags) {
   if (!flags.older_than.empty()) {
     auto age = parse_age(flags.older_than);
     if (!age.ok()) return failed("drop", age.error());
+    if (*age < seconds(60)) return failed("drop", reject("ages are counted in minutes; write at least 1m"));
     request["unused_s"] = age->ns / seconds(1).ns;
   }
   auto answer = control(flags.socket, "drop", request);

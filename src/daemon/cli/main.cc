@@ -40,9 +40,10 @@ void add_serve_ssd(CLI::App& serve, daemon::cli::ServeFlags& flags) {
                   "bytes a second of stored blocks that are read again and verified, e.g. 50MiB [off]")
       ->group("SSD");
   serve
-      .add_option("--load-wait", flags.load_wait_ms,
-                  "milliseconds that a query may wait for its blocks to come from SSD; then it gets those\n"
-                  "that are there")
+      .add_option(
+          "--load-wait", flags.load_wait_ms,
+          "milliseconds, at most 60000, that a query may wait for its blocks to come from SSD; then it\n"
+          "gets those that are there")
       ->capture_default_str()
       ->group("SSD");
   serve.add_option("--ssd-io", flags.ssd_io, "auto, uring or threads: how the device is driven")
@@ -55,6 +56,20 @@ void add_serve_ssd(CLI::App& serve, daemon::cli::ServeFlags& flags) {
       ->group("SSD");
 }
 
+void add_serve_slabs(CLI::App& serve, daemon::cli::ServeFlags& flags) {
+  serve
+      .add_option("--retire-after", flags.retire_after_ms,
+                  "milliseconds from the death of an engine in the middle of a save until the slab that\n"
+                  "it may still write to is replaced")
+      ->capture_default_str();
+  serve.add_option("--pool-min", flags.pool_min,
+                   "shrink the pool, slab by slab, down to this when a cgroup goes over its memory.high, "
+                   "e.g. 8GiB\n[never]");
+  serve.add_option("--retire-headroom", flags.retire_headroom,
+                   "memory beyond --pool-size for slabs that are being replaced, e.g. 1GiB\n[the larger of "
+                   "one slab and 1/16 of the pool]");
+}
+
 void add_serve_queries(CLI::App& serve, daemon::cli::ServeFlags& flags) {
   serve.add_option("--query-budget", flags.query_budget,
                    "what leases may hold, each counted in full even where they share blocks: a size, or a\n"
@@ -62,8 +77,9 @@ void add_serve_queries(CLI::App& serve, daemon::cli::ServeFlags& flags) {
   serve.add_option("--query-instance-budget", flags.query_instance_budget,
                    "likewise of one engine [half of --query-budget]");
   serve
-      .add_option("--full-prefix-wait", flags.full_prefix_wait_s,
-                  "seconds that a query which asks for it waits for blocks that another engine is saving")
+      .add_option(
+          "--full-prefix-wait", flags.full_prefix_wait_s,
+          "seconds, 1 to 30, that a query which asks for it waits for blocks that another engine saves")
       ->capture_default_str();
 }
 
@@ -108,41 +124,37 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
       ->add_option("--numa", flags.numa,
                    "auto: spread the pool over the NUMA nodes and serve each engine from its device's; off")
       ->capture_default_str();
-  serve->add_option("--lease-ttl", flags.lease_ttl_s, "seconds that a hit stays pinned for its restore")
+  serve
+      ->add_option("--lease-ttl", flags.lease_ttl_s,
+                   "seconds, 1 to 86400, that a hit stays pinned for its restore")
       ->capture_default_str();
   serve
       ->add_option("--publish-wait", flags.publish_wait_ms,
-                   "milliseconds that a publish waits for another publisher of the same block")
+                   "milliseconds that a publish waits for another publisher of the same block; no more than\n"
+                   "--incomplete-ttl")
       ->capture_default_str();
   serve
       ->add_option("--incomplete-ttl", flags.incomplete_ttl_s,
-                   "seconds after which a block that some ranks never published is given up")
+                   "seconds, at least 1, after which a block that some ranks never published is given up")
       ->capture_default_str();
-  serve
-      ->add_option("--retire-after", flags.retire_after_ms,
-                   "milliseconds from the death of an engine in the middle of a save until the slab that\n"
-                   "it may still write to is replaced")
-      ->capture_default_str();
-  serve->add_option("--pool-min", flags.pool_min,
-                    "shrink the pool, slab by slab, down to this when a cgroup goes over its memory.high, "
-                    "e.g. 8GiB\n[never]");
-  serve->add_option("--retire-headroom", flags.retire_headroom,
-                    "memory beyond --pool-size for slabs that are being replaced, e.g. 1GiB\n[the larger of "
-                    "one slab and 1/16 of the pool]");
   serve
       ->add_option("--cache-protected-percent", flags.protected_percent,
-                   "part of the pool for blocks that came back to a query: they are evicted last; 0: none")
+                   "part of the pool, 0 to 100, for blocks that came back to a query: they are evicted last")
       ->capture_default_str();
-  serve->add_option("--max-blocks", flags.max_blocks, "entries of the block table [pool size / 16 KiB]");
-  serve->add_option("--spin", flags.spin_us, "microseconds of polling after the last command before sleeping")
+  serve->add_option("--max-blocks", flags.max_blocks,
+                    "entries of the block table, at most 2^30 [pool size / 16 KiB]");
+  serve
+      ->add_option("--spin", flags.spin_us,
+                   "microseconds, at most 1000000, of polling after the last command before sleeping")
       ->capture_default_str();
   serve
       ->add_option("--drain-timeout", flags.drain_s,
                    "seconds that a stop waits for claimed copies and the SSD")
       ->capture_default_str();
   serve
-      ->add_option("--stall-after", flags.stall_after_s,
-                   "seconds without a sign of life after which an engine gets no more work; 0: off")
+      ->add_option(
+          "--stall-after", flags.stall_after_s,
+          "seconds, 3 to 86400, without a sign of life after which an engine gets no more work; 0: off")
       ->capture_default_str();
   serve
       ->add_option(
@@ -150,6 +162,7 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
           "report; kill: end its process (SIGKILL) if it still holds claimed copies after twice that time")
       ->capture_default_str();
   serve->add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
+  add_serve_slabs(*serve, flags);
   add_serve_queries(*serve, flags);
   add_serve_keep(*serve, flags);
   add_serve_ssd(*serve, flags);
@@ -197,8 +210,10 @@ void add_drop(CLI::App& app, daemon::cli::DropFlags& flags) {
       "and stay. A block found on SSD at the start counts as used then. Exit status 1: some are left.");
   drop->add_option("digest", flags.digests, "of a namespace, or its beginning: at least 8 digits");
   drop->add_option("--scope", flags.scope, "all namespaces of this cache scope (ORBITKV_CACHE_SCOPE)");
-  drop->add_option("--older-than", flags.older_than,
-                   "only blocks that were not used for so long: 30m, 2h, 7d; counted in minutes");
+  drop->add_option(
+      "--older-than", flags.older_than,
+      "only blocks that were not used for so long: 30m, 2h, 7d; counted in minutes, in memory up\n"
+      "to 45d");
   drop->add_flag("--all-unasked", flags.all_unasked,
                  "what no engine has asked for since the Manager started");
   drop->add_flag("--force", flags.force, "--all-unasked also while no engine has registered: everything");

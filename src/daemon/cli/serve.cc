@@ -129,12 +129,18 @@ Status check_durations(const ServeFlags& flags) {
 }
 
 Result<ByteCount> parse_share(const std::string& text, ByteCount whole) {
-  if (text.empty() || text.back() != '%') return parse_size(text);
+  if (text.back() != '%') {
+    const auto size = parse_size(text);
+    if (size.ok()) return size;
+    return reject("'" + echo_of(text) +
+                  "' is neither a size nor a share of the pool; write for example 30GiB or 150%");
+  }
   char* end = nullptr;
   const double percent = std::strtod(text.c_str(), &end);
   const double bytes = percent / 100 * static_cast<double>(whole.value);
-  if (end != text.c_str() + text.size() - 1 || !(bytes >= 1) || bytes > 9e18)
-    return reject("'" + text + "' is no share of the pool; write for example 150%");
+  if (text.find_first_not_of("0123456789.") != text.size() - 1 || end != text.c_str() + text.size() - 1 ||
+      !(bytes >= 1) || bytes > 9e18)
+    return reject("'" + echo_of(text) + "' is no share of the pool; write for example 150%");
   return ByteCount(static_cast<std::uint64_t>(bytes));
 }
 
@@ -228,10 +234,17 @@ int keep(const std::vector<std::string>& arguments) {
 }
 }  // namespace
 
+std::string echo_of(const std::string& text) {
+  constexpr std::size_t kShown = 64;
+  return text.size() <= kShown ? text : text.substr(0, kShown) + "...";
+}
+
+// Digits, perhaps a point and more of them, and a unit: strtod alone would take 0x1, nan and 1e5, too.
 Result<ByteCount> parse_size(const std::string& text) {
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  std::string unit(end);
+  const double number = std::strtod(text.substr(0, digits).c_str(), &end);
+  std::string unit(text.substr(digits));
   unit.erase(std::remove_if(unit.begin(), unit.end(), [](unsigned char c) { return std::isspace(c); }),
              unit.end());
   std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -242,8 +255,8 @@ Result<ByteCount> parse_size(const std::string& text) {
   if (unit == "g" || unit == "gb" || unit == "gib") scale = 1024.0 * 1024 * 1024;
   if (unit == "t" || unit == "tb" || unit == "tib") scale = 1024.0 * 1024 * 1024 * 1024;
   const double bytes = number * scale;
-  if (end == text.c_str() || scale == 0 || !(bytes >= 1) || bytes > 9e18)
-    return reject("'" + text + "' is not a size; write for example 512MiB or 30GiB");
+  if (digits == 0 || *end != '\0' || scale == 0 || !(bytes >= 1) || bytes > 9e18)
+    return reject("'" + echo_of(text) + "' is not a size; write for example 512MiB or 30GiB");
   return ByteCount(static_cast<std::uint64_t>(bytes));
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <map>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -27,6 +28,16 @@ Registrations& registrations() {
   return *made;
 }
 
+// Reasons of ours, beside the driver's codes.
+constexpr CuResult kOtherPieces = -1;  // another device of the process has registered the memory otherwise
+constexpr CuResult kScattered = -2;    // pieces of a slab that do not follow one another on the device
+
+std::string reason_of(const Driver& driver, CuResult code) {
+  if (code == kOtherPieces) return "another GPU of this process has registered it in other pieces";
+  if (code == kScattered) return "its pieces do not follow one another in the GPU's addresses";
+  return driver_error(driver, "cuMemHostRegister", code).message();
+}
+
 CuResult register_memory(const Driver& driver, std::span<std::byte> slab) {
   std::lock_guard lock(registrations().mutex);
   auto it = registrations().known.find(slab.data());
@@ -36,7 +47,7 @@ CuResult register_memory(const Driver& driver, std::span<std::byte> slab) {
     if (code != kCuSuccess) return code;
     it = registrations().known.emplace(slab.data(), Registration{slab.size(), 0}).first;
   }
-  if (it->second.bytes != slab.size()) return kCuInvalidValue;
+  if (it->second.bytes != slab.size()) return kOtherPieces;
   ++it->second.holders;
   return kCuSuccess;
 }
@@ -178,7 +189,7 @@ void SlabTable::register_piece(Lock& lock, Entry& next) {
                          (at == 0 ? (device - address_of(slab)) % kRegisterPiece != 0 : device != first + at);
   CuResult undone = kCuSuccess;
   if (elsewhere || code != kCuSuccess) undone = let_go(slab.first(elsewhere ? at + piece.size() : at));
-  if (elsewhere && at > 0) code = kCuInvalidValue;
+  if (elsewhere && at > 0) code = kScattered;
   lock.lock();
   quiet_until_ = end + std::min(end - begin, kLongestPause);
   Entry& done = *entry(number);
@@ -192,8 +203,7 @@ void SlabTable::register_piece(Lock& lock, Entry& next) {
   if (undone != kCuSuccess && undone != kCuDeinitialized) end_process(undone);
   if (code != kCuSuccess)
     ORBITKV_WARN("a slab of %zu MiB cannot be registered with the GPU and is copied through a buffer: %s",
-                 slab.size() >> 20,
-                 driver_error(context_->driver(), "cuMemHostRegister", code).message().c_str());
+                 slab.size() >> 20, reason_of(context_->driver(), code).c_str());
 }
 
 // Unmapping pages that the driver still believes in would let a copy reach other memory.
