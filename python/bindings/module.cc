@@ -407,7 +407,7 @@ void bind_client(nb::module_& m) {
       .def(
           "drop", [](Client& self, std::uint64_t handle) { self.drop({handle}); }, nb::arg("handle"))
       .def("health", &health)
-      .def("publish_activity", &publish_activity)
+      .def("publish_activity", &publish_activity, nb::arg("instance"))
       .def("peer_alive", &Client::peer_alive)
       .def("status", &status)
       .def("close", &Client::close, Release());

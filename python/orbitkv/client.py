@@ -8,11 +8,11 @@ a handle cancels nothing, and a wait that times out keeps everything as it is.
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orbitkv import _core
+from orbitkv._arguments import U16, U64, blocks, identity, milliseconds, text, whole
 from orbitkv._core import NO_STREAM, BlockHashes, RecoveryContract
 from orbitkv._device import event_of, memory_of, stream_of
 from orbitkv.errors import OrbitKVError, RetryLaterError, SaveNotSubmittedError
@@ -112,13 +112,12 @@ class CacheManagerClient:
         trace_file: str | None = None,
         early_leases: bool = False,
     ) -> None:
-        if len(instance_id) != 16:
-            raise ValueError("instance_id has 16 bytes: uuid.UUID(engine_id).bytes")
+        identity("instance_id", instance_id)
         options = _core.Options()
         options.bootstrap_socket = bootstrap_socket or ""
         options.name = name
-        options.timeout_ms = timeout_ms
-        options.spin_iterations = spin_iterations
+        options.timeout_ms = whole("timeout_ms", timeout_ms)
+        options.spin_iterations = whole("spin_iterations", spin_iterations)
         options.verify = verify
         options.inline_copies = inline_copies
         options.copy_method = copy_method
@@ -165,12 +164,18 @@ class CacheManagerClient:
         """
         spec = _core.RegistrationSpec()
         spec.instance = self.instance_id
-        spec.name_space = namespace
-        spec.rank, spec.world_size, spec.device = rank, world_size, device
-        spec.num_blocks, spec.block_tokens = num_blocks, block_tokens
+        spec.name_space = text("namespace", namespace)
+        spec.rank, spec.world_size = whole("rank", rank, U16), whole("world_size", world_size, U16)
+        spec.device = text("device", device)
+        spec.num_blocks, spec.block_tokens = whole("num_blocks", num_blocks), whole("block_tokens", block_tokens)
         for group in groups:
             spec.add_group(
-                group.id, group.shard, group.shards, group.writer, group.rule, group.window_tokens
+                whole("Group.id", group.id, U16),
+                whole("Group.shard", group.shard, U16),
+                whole("Group.shards", group.shards, U16),
+                bool(group.writer),
+                text("Group.rule", group.rule),
+                whole("Group.window_tokens", group.window_tokens),
             )
         held = []
         for layer in layers:
@@ -192,8 +197,11 @@ class CacheManagerClient:
         self, instance: bytes, hashes: Iterable[bytes], req_id: str, group_id: int = 0
     ) -> QueryCandidates:
         """Which positions are there. Pins nothing."""
-        blocks, positions, stored = self._core.query_candidates(instance, self.hashes(hashes), req_id, group_id)
-        return QueryCandidates(blocks, tuple(positions), tuple(stored))
+        found = self._core.query_candidates(
+            identity("instance", instance), self.hashes(hashes), text("req_id", req_id), _group(group_id)
+        )
+        run, positions, stored = found
+        return QueryCandidates(run, tuple(positions), tuple(stored))
 
     def query_prefetch(
         self,
@@ -210,7 +218,13 @@ class CacheManagerClient:
         reading failed or took longer than the Manager's --load-wait. wait_for_full_prefix: where the
         run ends at a block that another engine is saving, wait for it (--full-prefix-wait).
         """
-        found = self._core.query_prefetch(instance, self.hashes(hashes), req_id, group_id, wait_for_full_prefix)
+        found = self._core.query_prefetch(
+            identity("instance", instance),
+            self.hashes(hashes),
+            text("req_id", req_id),
+            _group(group_id),
+            bool(wait_for_full_prefix),
+        )
         return _query_answer(found, group_id)
 
     def prepare_prefix(self, instance: bytes, hashes: Iterable[bytes], req_id: str, group_id: int = 0) -> bool:
@@ -220,7 +234,8 @@ class CacheManagerClient:
         have to wait for what it holds; cancel_query() ends it. False: there is nothing to prepare,
         or no room for it now.
         """
-        return _begun(lambda: self._core.prepare_prefix(instance, self.hashes(hashes), req_id, group_id))
+        asked = identity("instance", instance), self.hashes(hashes), text("req_id", req_id), _group(group_id)
+        return _begun(lambda: self._core.prepare_prefix(*asked))
 
     def warm_prefix(
         self,
@@ -236,17 +251,23 @@ class CacheManagerClient:
         hints live.
         """
         h = hint or WarmHint()
-        queue = (h.first_use_ms, h.max_wait_ms, h.priority, h.confidence)
-        listed = self.hashes(hashes)
+        queue = (
+            whole("WarmHint.first_use_ms", h.first_use_ms),
+            whole("WarmHint.max_wait_ms", h.max_wait_ms),
+            whole("WarmHint.priority", h.priority),
+            whole("WarmHint.confidence", h.confidence, 100),
+        )
+        asked = identity("instance", instance), self.hashes(hashes), text("req_id", req_id), _group(group_id)
 
         def give() -> bool:
-            self._core.warm_prefix(instance, listed, req_id, group_id, queue)
+            self._core.warm_prefix(*asked, queue)
             return True
 
         return _begun(give)
 
     def cancel_warm(self, instance: bytes, req_id: str, group_id: int = 0) -> None:
-        self._core.cancel_warm(instance, req_id, group_id)
+        """Ends the hint, if it lives; what is being read for it alone is given up."""
+        self._core.cancel_warm(identity("instance", instance), text("req_id", req_id), _group(group_id))
 
     def poll_query(self, instance: bytes, req_id: str, loading: QueryLoading) -> QueryReady | QueryLoading:
         """What query_prefetch() would answer to the same hashes, without sending them again.
@@ -254,7 +275,8 @@ class CacheManagerClient:
         Where another list was asked under the request since, this answers Ready with no blocks,
         as it does where the list has ended; the newer list is not touched.
         """
-        found = self._core.poll_query(instance, req_id, loading.group_id, loading.revision)
+        asked = identity("instance", instance), text("req_id", req_id)
+        found = self._core.poll_query(*asked, loading.group_id, loading.revision)
         return _query_answer(found, loading.group_id)
 
     def query_boundaries(
@@ -292,36 +314,46 @@ class CacheManagerClient:
         those of the boundary by the registered rules. The same request and hashes get the same
         leases again. A restore that fails on any rank loses the whole boundary.
         """
-        groups = [(group, self.hashes(hashes[group])) for group in sorted(hashes)]
-        return _recovery_answer(self._core.read_recovery(instance, req_id, (origin, boundary), groups))
+        asked = self._recovery(instance, hashes, req_id, (origin, boundary))
+        return _recovery_answer(self._core.read_recovery(*asked))
 
     def prepare_recovery(
         self, instance: bytes, hashes: Mapping[int, Iterable[bytes]], req_id: str, origin: int, boundary: int
     ) -> bool:
         """As prepare_prefix(), for read_recovery(); cancel_recovery() ends it."""
-        groups = [(group, self.hashes(hashes[group])) for group in sorted(hashes)]
-        return _begun(lambda: self._core.prepare_recovery(instance, req_id, (origin, boundary), groups))
+        asked = self._recovery(instance, hashes, req_id, (origin, boundary))
+        return _begun(lambda: self._core.prepare_recovery(*asked))
+
+    def _recovery(
+        self, instance: bytes, hashes: Mapping[int, Iterable[bytes]], req_id: str, tail: tuple[int, int]
+    ) -> tuple[bytes, str, tuple[int, int], list[tuple[int, BlockHashes]]]:
+        groups = [(whole("a group of hashes", group, U16), self.hashes(hashes[group])) for group in sorted(hashes)]
+        between = whole("origin", tail[0], U64), whole("boundary", tail[1], U64)
+        return identity("instance", instance), text("req_id", req_id), between, groups
 
     def poll_recovery(
         self, instance: bytes, req_id: str, loading: RecoveryLoading
     ) -> RecoveryReady | RecoveryLoading | RecoveryMissing:
         """What read_recovery() would answer to the same hashes, without sending them again."""
-        return _recovery_answer(self._core.poll_recovery(instance, req_id, loading.revision))
+        asked = identity("instance", instance), text("req_id", req_id)
+        return _recovery_answer(self._core.poll_recovery(*asked, loading.revision))
 
     def cancel_recovery(self, instance: bytes, req_id: str, revision: int = 0) -> None:
         """Ends all of its leases that are not consumed. revision: of the answer meant; 0 is whichever."""
-        self._core.cancel_recovery(instance, req_id, revision)
+        asked = identity("instance", instance), text("req_id", req_id)
+        self._core.cancel_recovery(*asked, whole("revision", revision, U64))
 
     def release(self, lease: bytes) -> None:
         """Gives back a lease that is not restored, or not to its end."""
-        self._core.release(lease)
+        self._core.release(identity("lease", lease))
 
     def cancel_query(self, instance: bytes, req_id: str, group_id: int = 0, revision: int = 0) -> None:
         """Releases what query_prefetch leased for this request, if anything.
 
         revision: of the answer that is meant; 0 is whichever. An older one is left alone.
         """
-        self._core.cancel_query(instance, req_id, group_id, revision)
+        asked = identity("instance", instance), text("req_id", req_id), _group(group_id)
+        self._core.cancel_query(*asked, whole("revision", revision, U64))
 
     # ---- save ----
 
@@ -338,7 +370,10 @@ class CacheManagerClient:
         ignored for CPU pages.
         """
         stream = stream_of(ready_stream)
-        parts = [(group, array("I", blocks), self.hashes(hashes)) for group, blocks, hashes in groups]
+        parts = [
+            (whole("a group", group, U16), blocks(f"blocks of group {group}", listed), self.hashes(hashes))
+            for group, listed, hashes in groups
+        ]
         try:
             handle = self._core.start_save(registration.handle, parts, stream)
         except OrbitKVError as error:
@@ -379,9 +414,9 @@ class CacheManagerClient:
         layer_events = list(layer_events)
         events = [(layer, event_of(layer, event)) for layer, event in layer_events]
         parts = [
-            (lease, group, array("I", [_core.HOLE if block is None else block for block in blocks]))
+            (identity("a lease", lease), group, blocks(f"blocks of group {group}", listed, holes=True))
             for lease, per_group in loads
-            for group, blocks in enumerate(per_group)
+            for group, listed in enumerate(per_group)
         ]
         handle = self._core.start_restore(registration.handle, parts, stream, events)
         self._keep(handle, [ready_stream, *(event for _, event in layer_events)])
@@ -424,8 +459,9 @@ class CacheManagerClient:
         return Health(*self._core.health())
 
     def publish_activity(self, instance: bytes | None = None) -> PublishActivity:
-        """Of this client's instance, or of another one."""
-        return PublishActivity(*self._core.publish_activity(instance or self.instance_id))
+        """Of this client's instance, or of another one. RejectedError: no rank of it is registered."""
+        of = self.instance_id if instance is None else identity("instance", instance)
+        return PublishActivity(*self._core.publish_activity(of))
 
     def peer_alive(self) -> bool:
         return self._core.peer_alive()
@@ -445,7 +481,7 @@ class CacheManagerClient:
         self.close()
 
     def _milliseconds(self, timeout: float | None) -> int:
-        return self._timeout_ms if timeout is None else max(0, int(timeout * 1000))
+        return self._timeout_ms if timeout is None else milliseconds("timeout", timeout)
 
     def _status(self, kind: Any, handle: SaveHandle | RestoreHandle, core: tuple[bool, bool, int, str]) -> Any:
         done, success, blocks, message = core
@@ -464,6 +500,10 @@ class CacheManagerClient:
                     self._lent.pop(other, None)
             self._sweep_at = max(_FEW_LENT, 2 * len(self._lent))
         self._lent[handle] = owned
+
+
+def _group(group_id: Any) -> int:
+    return whole("group_id", group_id, U16)
 
 
 def _begun(prepare: Callable[[], bool]) -> bool:
@@ -496,7 +536,11 @@ def _recovery_answer(
 
 def _layer_spec(layer: Layer, size: int) -> _core.LayerSpec:
     spec = _core.LayerSpec()
-    spec.name, spec.group, spec.component, spec.bytes = layer.name, layer.group, layer.component, size
-    spec.block_stride, spec.rows = layer.block_stride, layer.rows
-    spec.row_bytes, spec.row_stride = layer.row_bytes, layer.row_stride or layer.row_bytes
+    spec.name, spec.bytes = text("Layer.name", layer.name), size
+    spec.group = whole("Layer.group", layer.group, U16)
+    spec.component = whole("Layer.component", layer.component, U16)
+    spec.block_stride = whole("Layer.block_stride", layer.block_stride, U64)
+    spec.rows = whole("Layer.rows", layer.rows)
+    spec.row_bytes = whole("Layer.row_bytes", layer.row_bytes, U64)
+    spec.row_stride = whole("Layer.row_stride", layer.row_stride, U64) or spec.row_bytes
     return spec

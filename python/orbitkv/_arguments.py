@@ -1,0 +1,72 @@
+"""What callers give, checked before the native part sees it: errors name the argument and its range."""
+
+from __future__ import annotations
+
+import math
+import operator
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+U8, U16, U32, U64 = ((1 << bits) - 1 for bits in (8, 16, 32, 64))
+_HOLE = U32
+
+
+def _shown(value: object) -> str:
+    text = "a number of many digits" if isinstance(value, int) and value.bit_length() > 128 else repr(value)
+    return text if len(text) <= 64 else f"{text[:64]}..."
+
+
+def whole(name: str, value: Any, most: int = U32, least: int = 0) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is a whole number, not {_shown(value)}") from None
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {least} to {most}, not {_shown(number)}")
+    return number
+
+
+def identity(name: str, value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"{name} is 16 bytes, not {_shown(value)}")
+    if len(value) != 16:
+        raise ValueError(f"{name} has 16 bytes, not {len(value)}")
+    return value
+
+
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is a str, not {_shown(value)}")
+    return value
+
+
+def milliseconds(name: str, value: Any) -> int:
+    """Of seconds; none are negative."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is a number of seconds, not {_shown(value)}") from None
+    if math.isnan(seconds) or seconds * 1000 > U32:
+        raise ValueError(f"{name} is at most {U32 // 1000} seconds, not {_shown(value)}")
+    return max(0, int(seconds * 1000))
+
+
+def blocks(name: str, values: Iterable[int | None], *, holes: bool = False) -> array[int]:
+    """None stands for a hole."""
+    listed = list(values)
+    try:
+        return array("I", [_HOLE if holes and block is None else block for block in listed])
+    except (TypeError, OverflowError):
+        wrong = next(each for each in listed if not _is_block(each, holes))
+        also = " or None" if holes else ""
+        raise ValueError(f"{name} are block ids, 0 to {U32 - 1}{also}; {_shown(wrong)} is none") from None
+
+
+def _is_block(value: object, holes: bool) -> bool:
+    if value is None:
+        return holes
+    try:
+        return 0 <= operator.index(value) <= U32  # type: ignore[arg-type]
+    except TypeError:
+        return False
