@@ -3,6 +3,9 @@
 import os
 import pathlib
 import re
+import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -245,3 +248,41 @@ def test_waiting_for_full_prefixes_without_publishers_is_no_wait(engine):
     engine.save(0, range(4))
     keys = [key(0, page) for page in range(8)]
     assert client.query_prefetch(name, keys, "r", wait_for_full_prefix=True).hit_blocks == 4
+
+
+SAVER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_queries import Engine
+class At: socket = sys.argv[2]
+engine = Engine(At)
+engine.save(0, range(4))
+engine.client.close()
+"""
+
+
+def test_a_query_waits_for_what_another_engine_is_saving(manager, engine):
+    """The other one stands still in the middle of its save, and goes on."""
+    saver = subprocess.Popen(
+        [sys.executable, "-c", SAVER, str(pathlib.Path(__file__).parent), manager.socket],
+        env={**os.environ, "ORBITKV_FAULT": "client_claimed:stop:1"},
+    )
+    try:
+        _, status = os.waitpid(saver.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        client, name, keys = engine.client, engine.client.instance_id, [key(0, page) for page in range(8)]
+        assert client.query_prefetch(name, keys, "at once") == QueryReady(0, bytes(16))
+        waits = client.query_prefetch(name, keys, "r", wait_for_full_prefix=True)
+        assert isinstance(waits, QueryLoading) and not waits.admitted
+        assert manager.status()["budgets"]["publisher_waits"] == 1
+        saver.send_signal(signal.SIGCONT)
+        found, end = waits, time.monotonic() + 20
+        while isinstance(found, QueryLoading) and time.monotonic() < end:
+            time.sleep(0.01)
+            found = client.poll_query(name, "r", waits)
+        assert isinstance(found, QueryReady) and found.hit_blocks == 4
+        client.release(found.lease)
+        assert saver.wait(20) == 0
+    finally:
+        saver.kill()
+        saver.wait()
