@@ -125,18 +125,25 @@ TEST(CoreRetire, ALeaseKeepsRecordsAndNoBytes) {
   EXPECT_TRUE(s.w.core->release(e.scheduler, lease).ok());
 }
 
+// A save and a restore of one engine, both granted, on the only slab.
+struct Copies {
+  explicit Copies(Slabs& s) : e(s.w), save(s.w.next_op(e.worker)), load(s.w.next_op(e.worker)) {
+    s.w.store(e.worker, e.registration, hashes(1, 4));
+    const LeaseId lease = s.w.read(e.scheduler, hashes(1, 4), "a").lease;
+    EXPECT_TRUE(s.w.publish(save, e.registration, hashes(50, 4)).ok());
+    EXPECT_TRUE(s.w.restore(load, e.registration, lease, targets(4)).ok());
+  }
+  Engine e;
+  OperationKey save, load;
+};
+
 TEST(CoreRetire, AnUnclaimedGrantIsRevoked) {
   Slabs s;
-  Engine e(s.w);
-  s.w.store(e.worker, e.registration, hashes(1, 4));
-  const LeaseId lease = s.w.read(e.scheduler, hashes(1, 4), "a").lease;
-  const OperationKey save = s.w.next_op(e.worker), load = s.w.next_op(e.worker);
-  ASSERT_TRUE(s.w.publish(save, e.registration, hashes(50, 4)).ok());
-  ASSERT_TRUE(s.w.restore(load, e.registration, lease, targets(4)).ok());
+  const Copies c(s);
   s.retire();
   EXPECT_EQ(s.state(), RetireState::kDrained);
-  EXPECT_EQ(s.w.ports.revoked.at(save), Code::kRecompute);
-  EXPECT_EQ(s.w.ports.revoked.at(load), Code::kRecompute);
+  EXPECT_EQ(s.w.ports.revoked.at(c.save), Code::kRecompute);
+  EXPECT_EQ(s.w.ports.revoked.at(c.load), Code::kRecompute);
   EXPECT_EQ(s.w.core->retire_stats().revoked, 2u);
   EXPECT_EQ(s.w.core->stats().operations, 0u);
 }
@@ -159,25 +166,20 @@ TEST(CoreRetire, AGrantThatWaitsForTheBankFails) {
 
 TEST(CoreRetire, AClaimedCopyThatEndsInTimeIsNotMissed) {
   Slabs s;
-  Engine e(s.w);
-  s.w.store(e.worker, e.registration, hashes(1, 4));
-  const LeaseId lease = s.w.read(e.scheduler, hashes(1, 4), "a").lease;
-  const OperationKey save = s.w.next_op(e.worker), load = s.w.next_op(e.worker);
-  ASSERT_TRUE(s.w.publish(save, e.registration, hashes(50, 4)).ok());
-  ASSERT_TRUE(s.w.restore(load, e.registration, lease, targets(4)).ok());
-  s.w.ports.claimed = {save, load};
+  const Copies c(s);
+  s.w.ports.claimed = {c.save, c.load};
   s.retire();
   EXPECT_EQ(s.state(), RetireState::kClaims);
-  EXPECT_EQ(s.w.core->retiring_claims(e.worker), 2u);
-  EXPECT_EQ(s.w.core->retiring_claims(e.scheduler), 0u);
-  s.w.verified(load);
+  EXPECT_EQ(s.w.core->retiring_claims(c.e.worker), 2u);
+  EXPECT_EQ(s.w.core->retiring_claims(c.e.scheduler), 0u);
+  s.w.verified(c.load);
   s.turns();
   EXPECT_EQ(s.w.core->stats().restored, 4u);
   EXPECT_EQ(s.state(), RetireState::kClaims);
-  s.w.commit(save);
+  s.w.commit(c.save);
   s.turns();
   EXPECT_EQ(s.state(), RetireState::kDrained);
-  EXPECT_EQ(s.w.discover(e.scheduler, hashes(50, 4)), 0u) << "nothing commits on a slab that retires";
+  EXPECT_EQ(s.w.discover(c.e.scheduler, hashes(50, 4)), 0u) << "nothing commits on a slab that retires";
   EXPECT_EQ(s.w.core->stats().quarantined, ByteCount(0));
 }
 
@@ -224,21 +226,16 @@ TEST(CoreRetire, ASaveThatNeverEndsIsLeftAloneAndQuarantined) {
 
 TEST(CoreRetire, AnOrphanEndsWithItsProcess) {
   Slabs s;
-  Engine e(s.w);
-  s.w.store(e.worker, e.registration, hashes(1, 4));
-  const LeaseId lease = s.w.read(e.scheduler, hashes(1, 4), "a").lease;
-  const OperationKey save = s.w.next_op(e.worker), load = s.w.next_op(e.worker);
-  ASSERT_TRUE(s.w.publish(save, e.registration, hashes(50, 4)).ok());
-  ASSERT_TRUE(s.w.restore(load, e.registration, lease, targets(4)).ok());
-  s.w.ports.claimed = {save, load};
+  const Copies c(s);
+  s.w.ports.claimed = {c.save, c.load};
   s.retire();
   s.wait(seconds(3));
   ASSERT_EQ(s.state(), RetireState::kDrained);
   s.w.core->abandon_slab();
-  s.w.core->close_session(e.worker, s.w.now);
-  EXPECT_FALSE(s.w.core->session_gone(e.worker));
-  s.w.core->process_ended(e.worker, s.w.now);
-  EXPECT_TRUE(s.w.core->session_gone(e.worker));
+  s.w.core->close_session(c.e.worker, s.w.now);
+  EXPECT_FALSE(s.w.core->session_gone(c.e.worker));
+  s.w.core->process_ended(c.e.worker, s.w.now);
+  EXPECT_TRUE(s.w.core->session_gone(c.e.worker));
   EXPECT_EQ(s.w.used(), ByteCount(0));
 }
 
