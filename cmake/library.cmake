@@ -1,7 +1,7 @@
 # Directory = library = namespace = target. Sources and tests lie side by side:
 # *_test.cc goes into <name>_test, *_suite.h is for tests of implementations.
-# ONE_THREAD: the library's code runs on one thread, and its tests start none but those that place a
-# pool's pages (mem_test is for these): the thread sanitizer has nothing to find there.
+# ONE_THREAD: the library's code runs on one thread and its tests start none, so that the thread
+# sanitizer has nothing to find there.
 function(orbitkv_library name)
   cmake_parse_arguments(A "ONE_THREAD" "DIR" "DEPS;PRIVATE_DEPS" ${ARGN})
   set(one_thread "")
