@@ -78,6 +78,7 @@ inline constexpr std::uint32_t kWarmPieceBlocks = 256;  // of a hint, on their w
 inline constexpr std::uint32_t kListSlice = 2048;       // hashes of a kept list that are looked up together
 inline constexpr std::uint32_t kPasses = 16;            // of one in the line, by those who came later
 inline constexpr std::uint32_t kLookBehind = 16;        // of one instance, behind one that does not fit
+inline constexpr std::uint32_t kUnpinsPerTurn = 16 * 1024;     // of a lease that ended: more go on over turns
 inline constexpr std::uint64_t kLinePagesPerTurn = 64 * 1024;  // that are looked up for the line
 inline constexpr std::uint32_t kInstances = 64;
 inline constexpr std::uint32_t kBlocks = 1u << 30;  // entries of the block table (--max-blocks)

@@ -74,10 +74,13 @@ ByteCount Leases::charged(const Operations& operations) const {
     if (!op.open || op.charge == kNoCharge || !seen.insert(op.charge).second) continue;
     all += budgets_.bytes(op.charge);
   }
+  for (const Ended& ended : ended_)
+    if (ended.charge != kNoCharge && seen.insert(ended.charge).second) all += budgets_.bytes(ended.charge);
   return all;
 }
 
 void Leases::count(Census& census) const {
+  for (const Ended& ended : ended_) census.pinned += ended.records.size();
   for (const Lease& lease : leases_) {
     if (lease.state == LeaseState::kRetired) continue;
     add(census.leases, lease.state);

@@ -393,6 +393,10 @@ class Core {
   // New pool capacity may let nothing wait; expiry, abandonment. Call at least every 250 ms.
   void tick(TimePoint now);
 
+  // Bounded work that goes on over turns: drops, and what long leases held that have ended. True:
+  // there is more to do at once.
+  bool turn(TimePoint now);
+
   // For the operator: evicts unleased blocks, least recent first, until `bytes` came free or
   // none may go. Those that the tier wants and has not got stay; it begins to store them.
   EvictReport evict(ByteCount bytes, TimePoint now);
@@ -400,8 +404,6 @@ class Core {
   // forgotten them just now. Pinned ones go out of sight; with an age they stay, for they are in use.
   // Saves that engines have begun may still seal.
   DropId begin_drop(const DropWhat& what, DropRun run, TimePoint now);
-  // Bounded work for drops. True: there is more to do at once.
-  bool drop_turn(TimePoint now);
   // What it took, or would take, when it is over; once. nullopt: it goes on.
   std::optional<std::vector<NamespaceBlocks>> take_dropped(DropId drop);
   // Names of those that blocks or instances use.

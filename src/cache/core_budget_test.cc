@@ -85,6 +85,42 @@ TEST(CoreBudget, what_is_cancelled_counts_once_in_the_peak) {
   }
 }
 
+TEST(CoreBudget, a_long_lease_ends_over_turns_and_is_charged_meanwhile) {
+  constexpr std::uint32_t kLong = 2 * limits::kUnpinsPerTurn + 10;
+  WorldOptions options = with_budget(kLong, kLong);
+  options.pool = 512 * kMiB;
+  TierWorld t(options);
+  Engine e(*t), other(*t, {.instance = 2});
+  for (std::uint32_t at = 0; at < kLong; at += 8000)
+    t->store(e.worker, e.registration, hashes(at, std::min<std::uint32_t>(8000, kLong - at)));
+  const QueryAnswer lease = t->read(e.scheduler, hashes(0, kLong), "long");
+  ASSERT_EQ(lease.hit_blocks, kLong);
+  const QueryAnswer waits = t->read(other.scheduler, hashes(0, 4), "next", 2);
+  ASSERT_TRUE(waits.loading && !waits.admitted);
+  ASSERT_TRUE(t->core->release(e.scheduler, lease.lease).ok());
+  for (const bool more : {true, true, false}) {
+    EXPECT_EQ(t.stats().budgets.used, kLong * slot_bytes());
+    EXPECT_EQ(t.stats().budgets.used, t->core->census().charged);
+    EXPECT_EQ(t->core->census().pins, t->core->census().pinned);
+    EXPECT_EQ(t->core->turn(t->now), more);
+  }
+  EXPECT_EQ(t.stats().budgets.used, 4 * slot_bytes()) << "of who stood behind it";
+  EXPECT_EQ(t.stats().leased, 4 * slot_bytes());
+}
+
+TEST(CoreBudget, the_core_may_end_before_a_long_lease) {
+  constexpr std::uint32_t kLong = limits::kUnpinsPerTurn + 1;
+  WorldOptions options;
+  options.pool = 256 * kMiB;
+  World w(options);
+  Engine e(w);
+  for (std::uint32_t at = 0; at < kLong; at += 8000)
+    w.store(e.worker, e.registration, hashes(at, std::min<std::uint32_t>(8000, kLong - at)));
+  ASSERT_EQ(w.read(e.scheduler, hashes(0, kLong), "long").hit_blocks, kLong);
+  w.core->process_ended(e.scheduler, w.now);
+  EXPECT_GT(w.core->stats().leased, ByteCount(0));
+}
+
 TEST(CoreBudget, a_restore_of_holes_holds_nothing) {
   TwoEngines s;
   const QueryAnswer one = s.read(0, 2, "one");

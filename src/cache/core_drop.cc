@@ -10,8 +10,12 @@ DropId Core::begin_drop(const DropWhat& what, DropRun run, TimePoint now) {
   return impl_->drops.begin(what, run, now);
 }
 
-bool Core::drop_turn(TimePoint now) {
-  return impl_->drops.turn(now);
+bool Core::turn(TimePoint now) {
+  if (impl_->leases.unpins()) {
+    impl_->leases.unpin_turn();
+    impl_->wake(now);  // its charge may be back
+  }
+  return impl_->drops.turn(now) || impl_->leases.unpins();
 }
 
 std::optional<std::vector<NamespaceBlocks>> Core::take_dropped(DropId drop) {

@@ -138,21 +138,21 @@ TEST_F(CoreLargeDropTest, GoesOnOverTurnsAndOthersAreServedMeanwhile) {
   ASSERT_EQ(w.core->stats().blocks, kMany);
   const DropId drop = begin();
   EXPECT_EQ(w.core->stats().blocks, kMany) << "nothing before its turn";
-  ASSERT_TRUE(w.core->drop_turn(w.now));
+  ASSERT_TRUE(w.core->turn(w.now));
   EXPECT_EQ(w.core->stats().blocks, kMany - limits::kDropsPerTurn);
   EXPECT_FALSE(w.core->take_dropped(drop).has_value());
   use(kMany - 2, 2);
   int turns = 1;
-  while (w.core->drop_turn(w.now)) ++turns;
+  while (w.core->turn(w.now)) ++turns;
   EXPECT_EQ(turns, 2);
   EXPECT_EQ(w.core->stats().blocks, 0u);
   EXPECT_EQ(w.core->take_dropped(drop)->at(0).blocks, kMany);
-  EXPECT_FALSE(w.core->drop_turn(w.now));
+  EXPECT_FALSE(w.core->turn(w.now));
 }
 
 TEST_F(CoreLargeDropTest, SeveralAreToldOneByOne) {
   const DropId counted = begin(DropRun::kCount), first = begin(), second = begin();
-  while (w.core->drop_turn(w.now)) continue;
+  while (w.core->turn(w.now)) continue;
   EXPECT_TRUE(w.core->take_dropped(second)->empty());
   EXPECT_EQ(w.core->take_dropped(counted)->at(0).blocks, kMany);
   EXPECT_EQ(w.core->take_dropped(first)->at(0).blocks, kMany);
@@ -160,7 +160,7 @@ TEST_F(CoreLargeDropTest, SeveralAreToldOneByOne) {
 
 TEST_F(CoreLargeDropTest, TheCoreMayEndBeforeTheDrop) {
   begin();
-  w.core->drop_turn(w.now);
+  w.core->turn(w.now);
   w.core.reset();
 }
 

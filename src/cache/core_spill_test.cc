@@ -407,7 +407,7 @@ TEST(CoreSpill, what_is_being_dropped_is_not_written_again) {
   EXPECT_TRUE(s.t.tier.stores.empty());
   s.t->store(other.worker, other.registration, hashes(0, 1));
   EXPECT_EQ(s.t.tier.stores.size(), 1u) << "of the other one";
-  while (s.t->core->drop_turn(s.t->now)) continue;
+  while (s.t->core->turn(s.t->now)) continue;
   EXPECT_EQ(s.t->core->take_dropped(drop)->at(0).blocks, 2u) << "what took an old one's place goes with them";
   s.save(20);
   EXPECT_EQ(s.t.tier.stores.size(), 2u);

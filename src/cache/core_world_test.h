@@ -208,7 +208,7 @@ class World {
   }
   std::vector<NamespaceBlocks> drop(const DropWhat& what, DropRun run = DropRun::kDrop) const {
     const DropId id = core->begin_drop(what, run, now);
-    while (core->drop_turn(now)) continue;
+    while (core->turn(now)) continue;
     auto gone = core->take_dropped(id);
     EXPECT_TRUE(gone.has_value());
     return gone.value_or(std::vector<NamespaceBlocks>());

@@ -106,6 +106,7 @@ Leases::~Leases() {
   for (std::uint32_t i = 0; i < leases_.size(); ++i) {
     if (leases_[i].state != LeaseState::kRetired) retire(i, LeaseEvent::kCancel);
   }
+  while (unpins()) unpin_turn();
 }
 
 // Ids must not be guessable: whoever names a lease may consume it. A digest makes two; neither

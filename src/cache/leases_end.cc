@@ -1,7 +1,9 @@
 // How leases and queries end, and what polls are told.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
+#include "base/limits.h"
 #include "base/text.h"
 #include "cache/leases.h"
 
@@ -137,16 +139,21 @@ std::uint32_t Leases::count(const InstanceId& instance) const {
   return static_cast<std::uint32_t>(std::count_if(leases_.begin(), leases_.end(), holds));
 }
 
-// Those that still load are left first: what nobody else waits for goes back at once, or is
-// charged to `drainer` until the tier has ended it.
-void Leases::unpin_from(std::uint32_t index, std::size_t kept, AccountIndex drainer) {
+void Leases::leave_loads(std::uint32_t index, std::size_t kept, AccountIndex drainer) {
   Lease& lease = leases_[index];
-  if (kept >= lease.records.size()) return;
   for (std::size_t i = kept; i < lease.records.size() && lease.pending > 0; ++i) {
     if (!images_.loading(lease.records[i])) continue;
     loads_.leave(lease.records[i], {LeaseIndex(index), static_cast<std::uint32_t>(i)}, drainer);
     --lease.pending;
   }
+}
+
+// Those that still load are left first: what nobody else waits for goes back at once, or is
+// charged to `drainer` until the tier has ended it.
+void Leases::unpin_from(std::uint32_t index, std::size_t kept, AccountIndex drainer) {
+  Lease& lease = leases_[index];
+  if (kept >= lease.records.size()) return;
+  leave_loads(index, kept, drainer);
   images_.unpin(std::span(lease.records).subspan(kept));
   lease.records.resize(kept);
 }
@@ -155,9 +162,28 @@ void Leases::unpin_from(std::uint32_t index, std::size_t kept, AccountIndex drai
 // while restores hold that charge: one may end before what it waits for.
 void Leases::give_up(std::uint32_t index) {
   Lease& lease = leases_[index];
+  if (lease.records.size() > limits::kUnpinsPerTurn) return unpin_later(index);
   if (lease.charge != kNoCharge) budgets_.drop(lease.charge);
   lease.charge = kNoCharge;
   unpin_from(index, 0, lease.account);
+}
+
+// As long as it holds pins it is charged for them.
+void Leases::unpin_later(std::uint32_t index) {
+  Lease& lease = leases_[index];
+  leave_loads(index, 0, lease.account);
+  ended_.push_back({std::exchange(lease.records, {}), std::exchange(lease.charge, kNoCharge)});
+}
+
+void Leases::unpin_turn() {
+  Ended& ended = ended_.front();
+  const std::size_t count = std::min<std::size_t>(ended.records.size(), limits::kUnpinsPerTurn);
+  const std::size_t kept = ended.records.size() - count;
+  images_.unpin(std::span(ended.records).subspan(kept));
+  ended.records.resize(kept);
+  if (kept > 0) return;
+  if (ended.charge != kNoCharge) budgets_.drop(ended.charge);
+  ended_.pop_front();
 }
 
 void Leases::retire(std::uint32_t index, LeaseEvent event) {

@@ -127,7 +127,7 @@ void Host::tick(TimePoint now) {
 bool Host::turn(TimePoint now) {
   const bool retires = slabs_.turn(now);
   if (retires) tell_slabs(now);
-  return core_.drop_turn(now) || retires;
+  return core_.turn(now) || retires;
 }
 
 void Host::tell_slabs(TimePoint now) {

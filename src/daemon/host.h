@@ -73,7 +73,7 @@ class Host final : private cache::Ports {
   // Receipts, then commands, both bounded. `all_records`: whether they are marked or not.
   // False: there were none.
   bool serve(Session& session, bool all_records, TimePoint now);
-  // The retirement of a slab and drops, in bounded steps. False: nothing to do now.
+  // The retirement of a slab, drops, the ends of long leases, in bounded steps. False: nothing to do now.
   bool turn(TimePoint now);
   // New slabs, lost wakes, sessions that are gone, expiry. At least every 250 ms.
   void tick(TimePoint now);
