@@ -3,8 +3,14 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "cache/line_watch.h"
 
 namespace orbitkv::cache {
+
+LineWatch& line_watch() {
+  static LineWatch watch;
+  return watch;
+}
 
 WaitingPlace WaitingLine::join(const Waiter& waiter, AccountIndex account) {
   if (free_.empty()) {
@@ -149,7 +155,10 @@ void WaitingLine::note_grant(AccountIndex account, std::uint64_t number) {
   for (const AccountIndex other : ring_) {
     Entry& first = entries_[queues_[other.value].head];
     const bool passed = first.refused && first.number < number && (other == account || first.total);
-    if (passed && first.passes < limits::kPasses) ++first.passes;
+    if (!passed) continue;
+    std::atomic<std::uint32_t>& most = line_watch().overtaken;
+    if (++first.passes > most.load(std::memory_order_relaxed))
+      most.store(first.passes, std::memory_order_relaxed);
   }
 }
 
@@ -159,7 +168,7 @@ bool WaitingLine::candidate(AccountIndex account) const {
 }
 
 void WaitingLine::choose_reserver() {
-  if (reserver_ != kNoLink) return;
+  if (reserver_ != kNoLink || !line_watch().reserves.load(std::memory_order_relaxed)) return;
   const auto free_one = [&](AccountIndex a) { return candidate(a) && !queues_[a.value].reserved; };
   auto it = std::find_if(ring_.begin(), ring_.end(), free_one);
   if (it == ring_.end()) {

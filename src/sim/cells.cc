@@ -87,6 +87,9 @@ constexpr Unreachable kUnreachable[] = {
     {"slab", "raw", "gone", "pools of a run are sparse: nothing is built that could fail"},
     {"slab", "touched", "collapsed", "pools of a run are sparse: no huge page is looked for"},
     {"slab", "collapsed", "offered", "pools of a run are sparse: no huge page is looked for"},
+    {"kept", "lent", "reserved", "a request is being prepared before anything is lent for it"},
+    {"kept", "lent", "reaped", "what a receipt ends is not lent any more when its record is reaped"},
+    {"kept", "lent", "wrong", "no fault damages the words of a record"},
     {"kept", "lent", "free", "clients take the words of a record from one operation to the next"},
 };
 
@@ -260,12 +263,14 @@ void add_reached(std::uint8_t* out) {
 void mark_fault(ActionKind fault, const cache::Census& census) {
   const auto meeter = static_cast<std::size_t>(fault);
   mark_all(meeter, census);
-  const std::size_t retire = place_of("retire", kRetireStates[static_cast<std::size_t>(census.retire)]);
+  static const Places retirements = places_of("retire", kRetireStates);
+  const std::size_t retire = retirements[static_cast<std::size_t>(census.retire)];
   if (retire < std::size(kMet)) g_met[meeter][retire] = true;
 }
 
 void mark_fault(ActionKind fault, shm::RecordState state) {
-  const std::size_t place = place_of("record", kRecordStateNames[static_cast<std::size_t>(state)]);
+  static const Places records = places_of("record", kRecordStateNames);
+  const std::size_t place = records[static_cast<std::size_t>(state)];
   if (place < std::size(kMet)) g_met[static_cast<std::size_t>(fault)][place] = true;
 }
 

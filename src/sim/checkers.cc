@@ -2,6 +2,9 @@
 
 #include <numeric>
 
+#include "base/limits.h"
+#include "cache/line_watch.h"
+
 namespace orbitkv::sim {
 namespace {
 
@@ -13,19 +16,19 @@ template <class State, class Counts>
 std::uint64_t at(const Counts& counts, State state) {
   return counts[static_cast<std::size_t>(state)];
 }
-std::string differs(const char* what, std::uint64_t counted, std::uint64_t said) {
-  return std::string(what) + ": " + std::to_string(counted) + " by recount, " + std::to_string(said) +
-         " by the running counters";
+Wrong differs(const char* what, std::uint64_t counted, std::uint64_t said) {
+  return {"conservation", std::string(what) + ": " + std::to_string(counted) + " by recount, " +
+                              std::to_string(said) + " by the running counters"};
 }
 
 }  // namespace
 
-std::optional<std::string> recount(const cache::Core& core, const mem::Pool& pool, ByteCount old) {
+std::optional<Wrong> recount(const cache::Core& core, const mem::Pool& pool, const Known& known) {
   using cache::ImageState;
   const cache::Census census = core.census();
   const cache::CoreStats stats = core.stats();
   const mem::PoolStats used = pool.stats();
-  const ByteCount counted = census.held + used.quarantined + old;
+  const ByteCount counted = census.held + used.quarantined + known.old;
   if (used.used != counted) return differs("bytes of the pool in use", counted.value, used.used.value);
   if (census.pins != census.pinned) return differs("pins of records", census.pinned, census.pins);
   const std::uint64_t operations = sum(census.publishes) + sum(census.restores);
@@ -44,6 +47,13 @@ std::optional<std::string> recount(const cache::Core& core, const mem::Pool& poo
   if (sum(census.loads) != stats.loading) return differs("loads", sum(census.loads), stats.loading);
   if (at(census.images, ImageState::kLoading) != stats.loading)
     return differs("loading images", at(census.images, ImageState::kLoading), stats.loading);
+  // As cache/waiting.h promises it, for so many instances.
+  const std::uint32_t most = 2 * limits::kPasses + 2 * known.instances;
+  const std::uint32_t overtaken = cache::line_watch().overtaken.load();
+  if (overtaken > most)
+    return Wrong{"starves", "while one was the first of its instance " + std::to_string(overtaken) +
+                                " later ones were admitted before it, at most " + std::to_string(most) +
+                                " may"};
   return std::nullopt;
 }
 

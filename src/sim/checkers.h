@@ -1,7 +1,9 @@
 // What must hold in the core's tables between any two events, recounted from the tables:
-// bytes of the pool, pins, states. Called every few thousand events and at the end. One thread.
+// bytes of the pool, pins, states, and that nobody starves. Called every few thousand events and at the end.
+// One thread.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -10,7 +12,15 @@
 
 namespace orbitkv::sim {
 
-// The first thing that does not add up. `old`: bytes lent by an earlier life of the Manager.
-std::optional<std::string> recount(const cache::Core& core, const mem::Pool& pool, ByteCount old);
+struct Wrong {
+  const char* checker;
+  std::string text;
+};
+struct Known {
+  ByteCount old;                // lent by an earlier life of the Manager
+  std::uint32_t instances = 0;  // at once, at most
+};
+// The first thing that does not add up, or goes beyond its bound.
+std::optional<Wrong> recount(const cache::Core& core, const mem::Pool& pool, const Known& known);
 
 }  // namespace orbitkv::sim

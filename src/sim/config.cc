@@ -118,12 +118,12 @@ void draw_ssd(Random& random, Config& config) {
 
 // Lives follow each other more often where one leaves something to the next.
 void draw_keep(Random& random, Config& config) {
-  config.keep.on = random.percent(50);
+  config.keep.on = random.percent(40);
   config.keep.letter = random.percent(50) ? range_us(1, 100) : range_us(100, 20'000);
   config.restart = range_us(1000, 400'000);
   if (!config.keep.on) return;
   config.restart = range_us(1000, random.one_of<std::int64_t>({2'000, 20'000, 400'000}));
-  config.keep.deaths = random.one_of<std::uint32_t>({2, 5, 15});
+  config.keep.deaths = random.one_of<std::uint32_t>({1, 3, 10});
   if (random.percent(80) && config.slabs.retire_after == kNever)
     config.slabs.retire_after = milliseconds(200);
 }

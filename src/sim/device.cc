@@ -45,6 +45,7 @@ Result<device::CopyTicket> SimCopier::submit(device::CopyBatch batch) {
   job.entry = owner_.entry();
   job.memory = owner_.memory();
   job.view = owner_.view();
+  job.session = owner_.epoch();
   job.life = owner_.life();
   for (const device::GroupCopy& copy : batch.groups) {
     const std::uint64_t bytes = model::slot_layout(copy.group->shape).slot_bytes;
@@ -163,12 +164,15 @@ void Dma::orphan(std::uint32_t process) {
   }
 }
 
-void Dma::make_stale() {
+std::vector<std::shared_ptr<const CopyJob>> Dma::make_stale() {
+  std::vector<std::shared_ptr<const CopyJob>> reading;
   for (auto& [id, held] : jobs_) {
     CopyJob& job = *held.first;
     if (use_of(job) == Use::kWrite || job.orphan || std::exchange(job.stale, true)) continue;
     for (const CopyItem& item : job.items) world_.ledger().leave(item.place, Use::kRead);
+    reading.push_back(held.first);
   }
+  return reading;
 }
 
 bool Dma::running_on(std::uint32_t process, const Where& where) const {

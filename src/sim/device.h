@@ -49,7 +49,8 @@ struct CopyJob {
   std::shared_ptr<RankMemory> memory;
   std::shared_ptr<PoolView> view;
   std::vector<CopyItem> items;
-  std::uint32_t life = 0;  // of the Manager whose session granted it
+  Epoch session;           // that granted it
+  std::uint32_t life = 0;  // of the Manager, then
   std::size_t next = 0;    // item
   bool ended = false;
   bool orphan = false;  // nobody asks for it any more
@@ -64,8 +65,8 @@ class Dma {
   std::shared_ptr<CopyJob> start(CopyJob job, std::function<void()> done);
   // Its process has died. What runs goes on for a while.
   void orphan(std::uint32_t process);
-  // The Manager has died: nothing holds what is read now.
-  void make_stale();
+  // The Manager has died: nothing holds what is read now. Restores that were under way.
+  std::vector<std::shared_ptr<const CopyJob>> make_stale();
   std::size_t running() const { return jobs_.size(); }
   struct Where {
     std::uint64_t pool = 0;
@@ -102,6 +103,7 @@ class SimDevice final : public device::Device {
     virtual std::shared_ptr<client::Entry> entry() = 0;
     virtual std::shared_ptr<RankMemory> memory() = 0;
     virtual std::shared_ptr<PoolView> view() = 0;
+    virtual Epoch epoch() const = 0;         // of its session
     virtual std::uint32_t life() const = 0;  // of the Manager that its session is of
     virtual void copy_ended() = 0;
     virtual bool doomed() const = 0;  // it has died: nothing that it starts now is started

@@ -1,5 +1,7 @@
 #include "sim/ledger.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace orbitkv::sim {
@@ -27,6 +29,9 @@ std::optional<std::string> Ledger::take(const Place& place, Use use, const std::
            (other.writers ? " still writes" : " still reads");
   };
   if (const Held* other = conflicting(place, use)) conflict = said(*other);
+  if (!conflict && use == Use::kWrite && holds_source(place))
+    conflict = who + " writes slab " + std::to_string(place.slab.value) + " at " +
+               std::to_string(place.offset) + ", which a restore that a dead Manager granted still reads";
   if (use == Use::kWrite)
     damaged_.erase(damaged_.lower_bound(key(place)),
                    damaged_.lower_bound(Key{place.pool, place.slab.value, place.offset + place.bytes.value}));
@@ -35,6 +40,16 @@ std::optional<std::string> Ledger::take(const Place& place, Use use, const std::
   ++(use == Use::kWrite ? held.writers : held.readers);
   held.who = who;
   return conflict;
+}
+
+bool Ledger::holds_source(const Place& place) {
+  std::erase_if(sources_, [](const auto& each) { return !each.second(); });
+  return std::any_of(sources_.begin(), sources_.end(), [&](const auto& each) {
+    const Place& source = each.first;
+    return source.pool == place.pool && source.slab == place.slab &&
+           source.offset < place.offset + place.bytes.value &&
+           place.offset < source.offset + source.bytes.value;
+  });
 }
 
 void Ledger::leave(const Place& place, Use use) {

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -33,6 +35,10 @@ class Ledger {
   // has been given bytes that somebody else still uses; nullopt: nobody.
   std::optional<std::string> take(const Place& place, Use use, const std::string& who);
   void leave(const Place& place, Use use);
+  // Sources of a restore that began before a Manager died: nobody writes there while `still` says so.
+  void hold(const Place& place, std::function<bool()> still) {
+    sources_.emplace_back(place, std::move(still));
+  }
   // Nobody uses any of it.
   bool free(const Place& place) const { return conflicting(place, Use::kWrite) == nullptr; }
   // Those who write in a pool now, and who did when their processes died.
@@ -59,7 +65,10 @@ class Ledger {
   static Key key(const Place& place) { return {place.pool, place.slab.value, place.offset}; }
   const Held* conflicting(const Place& place, Use use) const;
 
+  bool holds_source(const Place& place);
+
   std::map<Key, Held> uses_;
+  std::vector<std::pair<Place, std::function<bool()>>> sources_;
   std::set<Key> damaged_;
   std::unordered_set<Content> written_;
 };

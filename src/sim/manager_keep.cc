@@ -17,6 +17,7 @@ namespace orbitkv::sim {
 namespace {
 // As the production Manager does it.
 constexpr Duration kAnswerFirst = milliseconds(2), kDeviceWithin = milliseconds(500);
+constexpr Duration kHeld = seconds(25);  // the production Manager holds sources a little longer
 
 std::string text_of(const Place& place) {
   return std::to_string(place.bytes.value) + " bytes at " + std::to_string(place.offset) + " of slab " +
@@ -48,6 +49,7 @@ void ManagerNode::find_kept(mem::PoolConfig& pool) {
   check_writers(*pool.kept, device);
   check_blocks(*pool.kept);
   mark_found(*pool.kept);
+  hold_sources(*pool.kept);
 }
 
 // Processes of earlier lives by their numbers, as those of this one.
@@ -106,6 +108,30 @@ void ManagerNode::check_blocks(const mem::KeptPool& found) {
       return world_.fail("kept: bytes", "the next Manager takes over a block at " +
                                             std::to_string(at.offset) + " of slab " +
                                             std::to_string(at.slab.value) + " whose bytes are others");
+  }
+}
+
+// Restores that had begun are not made to fail: what they read stays for as long as that takes, but
+// not for ever, and not on a slab that retires.
+void ManagerNode::hold_sources(const mem::KeptPool& found) {
+  const auto memories = shelf_.memories();
+  for (const auto& job : std::exchange(restores_, {})) {
+    const bool heard = std::any_of(memories.begin(), memories.end(), [&](const shm::SessionMemory* memory) {
+      return memory->header().identity.epoch == job->session.value;
+    });
+    if (!heard) continue;
+    for (const CopyItem& item : job->items) {
+      const auto there = [&](const mem::KeptSlot& image) {
+        return covers(image.slot.place, item.place) && image.slot.revision == item.slot.allocation;
+      };
+      if (item.place.pool != found.id || std::none_of(found.images.begin(), found.images.end(), there))
+        continue;
+      world_.ledger().hold(
+          item.place, [this, job, place = item.place, life = life_, end = world_.now() + kHeld] {
+            return life == life_ && alive() && !job->ended && !job->orphan && world_.now() < end &&
+                   lends(place) && slab_of(place.slab)->state == mem::SlabState::kOffered;
+          });
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <cstring>
 #include <utility>
 
 #include "sim/cells.h"
@@ -143,7 +144,9 @@ void ManagerNode::end_life(std::uint64_t word) {
   for (const FrozenSession& session : std::exchange(sessions_, {})) session.thaw();
   for (auto& [epoch, peer] : peers_)
     if (peer.client) peer.client->on_hang_up(epoch);
-  world_.dma().make_stale();
+  restores_ = world_.dma().make_stale();
+  if (world_.plant() == Plant::kLostPlans)
+    for (const auto& [epoch, peer] : peers_) std::memset(peer.memory->plan_bank(), 0, limits::kPlanBankBytes);
   doomed_ = true;
   if (keep_) keep_->stop();
   control_.reset();

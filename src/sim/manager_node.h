@@ -150,6 +150,7 @@ class ManagerNode final : private daemon::Host::Owner {
   void check_found(const mem::KeptPool& found);
   void check_writers(const mem::KeptPool& found, const std::vector<Place>& writers);
   void check_blocks(const mem::KeptPool& found);
+  void hold_sources(const mem::KeptPool& found);
   void mark_found(const mem::KeptPool& found);
   void doom();
   void leave_when_quiet();
@@ -212,6 +213,7 @@ class ManagerNode final : private daemon::Host::Owner {
   std::vector<FrozenSession> sessions_;
   std::size_t disk_log_ = 0;
   std::vector<Place> device_writes_;
+  std::vector<std::shared_ptr<const CopyJob>> restores_;
 };
 
 }  // namespace orbitkv::sim

@@ -21,12 +21,14 @@ enum class Plant : std::uint8_t {
   kCutReply,        // replies lose their last byte
   kDeafDisk,        // no Manager but the first can read the disk
   kDroppedExtent,   // an extent of the pool dies open
+  kUnfairLine,      // in the line of those who wait nobody is reserved for
   // Of what outlives the Manager:
   kForgottenLent,   // an extent that somebody writes does not stand there
   kEarlySeal,       // it stands there as a block
   kForgottenBlock,  // a block does not stand there
   kStaleBlock,      // a bit of a block flips while no Manager is there, and nobody knows
   kNamesAgain,      // names of slabs are given anew
+  kLostPlans,       // plans of the sessions of a dead Manager cannot be read
   kUnheardEnd,      // no pidfd tells that its process has ended
   kHeldName,        // the store keeps what it was told to let go of
   kCount,

@@ -50,7 +50,7 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   // Attached, and its registration stands.
   bool ready() const { return link_ && !link_->lost() && link_->ready(); }
   bool idle() const { return calls_.empty() && running_.empty(); }
-  Epoch epoch() const { return link_ ? link_->epoch() : Epoch(); }
+  Epoch epoch() const override { return link_ ? link_->epoch() : Epoch(); }
   std::uint32_t life() const override { return static_cast<std::uint32_t>(epoch().value >> 32); }
   std::shared_ptr<RankMemory> memory() override { return worker_ ? worker_->memory : nullptr; }
 

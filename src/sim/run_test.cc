@@ -67,7 +67,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{Plant::kUnheardDeath, "quiet: sessions"}, Planted{Plant::kLostReply, "waits"},
                     Planted{Plant::kLostOperation, "waits"}, Planted{Plant::kHastyUnmap, "slabs"},
                     Planted{Plant::kCutReply, "protocol"}, Planted{Plant::kDeafDisk, "restart"},
-                    Planted{Plant::kForgottenLent, "kept: lent"}, Planted{Plant::kEarlySeal, "kept: sealed"},
+                    Planted{Plant::kUnfairLine, "starves"}, Planted{Plant::kForgottenLent, "kept: lent"},
+                    Planted{Plant::kEarlySeal, "kept: sealed", "kept: bytes"},
                     Planted{Plant::kForgottenBlock, "kept: blocks"},
                     Planted{Plant::kStaleBlock, "kept: bytes"}, Planted{Plant::kNamesAgain, "slabs"},
                     Planted{Plant::kUnheardEnd, "quiet: grants of earlier lives",
@@ -82,6 +83,35 @@ TEST_P(PlantedBug, IsCaught) {
     if (outcome.finding && outcome.finding->checker != GetParam().also) found = outcome.finding->checker;
   }
   EXPECT_EQ(found, GetParam().checker);
+}
+
+// Slow restores, a pool that is too small, and Managers that die: what they read is wanted at once.
+std::string finding_of_slow_restores(std::uint64_t seed, Plant plant) {
+  Config config = draw_config(seed);
+  config.keep.on = true;
+  config.restart = {milliseconds(1), milliseconds(2)};
+  config.pool = ByteCount(32 * 1024);
+  config.slab = config.pool;
+  config.weights.fill(0);
+  const auto weigh = [&](ActionKind kind, std::uint32_t weight) {
+    config.weights[static_cast<std::size_t>(kind)] = weight;
+  };
+  weigh(ActionKind::kPublish, 200);
+  weigh(ActionKind::kRead, 200);
+  weigh(ActionKind::kRestore, 200);
+  weigh(ActionKind::kSlowCopy, 100);
+  weigh(ActionKind::kKillManager, 4);
+  const Outcome outcome = run_program(config, draw_program(config, 800), {false, plant});
+  return outcome.finding ? outcome.finding->checker : "";
+}
+
+TEST_F(RunTest, WhatARestoreReadsThatADeadManagerGrantedStays) {
+  std::string planted;
+  for (std::uint64_t seed = 1; seed <= 200 && planted.empty(); ++seed) {
+    if (seed <= 20) ASSERT_EQ(finding_of_slow_restores(seed, Plant::kNone), "") << seed;
+    planted = finding_of_slow_restores(seed, Plant::kLostPlans);
+  }
+  EXPECT_EQ(planted, "extents");
 }
 
 // A check of the production code ends the process, and the seeds go on in another.
