@@ -210,8 +210,10 @@ TEST(StoreDropTest, every_reason_why_something_is_left_is_told) {
   bed.config.tombstones = 5;
   bed.start();
   const SpaceShape a = small_shape(0x31);
-  bed.write_blocks(bed.space(a), a, 1, 8);
+  const SpaceIndex space = bed.space(a);
+  bed.write_blocks(space, a, 1, 8);
   bed.pass(seconds(600));
+  bed.write_blocks(space, a, 9, 1);  // so that it cannot go whole
   while (bed.store().flush().ok()) continue;
   const Store::Unused dropped =
       bed.store().drop_unused({&a.digest, 1}, seconds(300), Store::UnusedRun::kDrop);

@@ -141,8 +141,7 @@ def test_one_place_may_be_spared(tmp_path):
         assert engine.restored(range(8)) == 8, "from SSD"
         dropped = manager.command("drop", "--scope", "a", "--ssd-only")
         assert (dropped["evicted"], dropped["records"]) == (0, 8)
-        status = manager.status()
-        assert status["blocks"] == 8 and status["ssd"]["records"] == 0
+        assert manager.status()["blocks"] == 8  # which may be written to SSD again at any time
         assert engine.restored(range(8), "again") == 8, "from memory"
 
 

@@ -227,7 +227,7 @@ def test_preparations_end_by_themselves_and_by_cancel(stored):
     assert manager.status()["budgets"]["unclaimed"] == 3
     assert client.warm_prefix(name, [key(9, 9)], "h")
     client.cancel_warm(name, "h")
-    with pytest.raises(RejectedError, match="confidence"):
+    with pytest.raises(ValueError, match="confidence is 0 to 100"):
         client.warm_prefix(name, keys, "h", WarmHint(confidence=101))
 
 
