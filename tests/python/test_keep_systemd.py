@@ -20,7 +20,7 @@ class Unit:
     """One unit: its stored descriptors by name, its main process."""
 
     def __init__(self, manager):
-        self.manager, self.stored, self.said = manager, {}, []
+        self.manager, self.stored, self.said, self.flags = manager, {}, [], []
         self.address = f"\0orbitkv-test-{os.getpid()}-{id(self)}"
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(self.address)
@@ -48,6 +48,7 @@ class Unit:
         names, sources = zip(*self.stored.items(), strict=True) if self.stored else ((), ())
         log = os.open(self.manager.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         command = [binary(), "serve", "--bootstrap-socket", self.manager.socket, "--pool-size", "16MiB", "--keep"]
+        command += self.flags
         self.pid = os.fork()
         if self.pid == 0:
             os.dup2(log, 1)
@@ -112,3 +113,22 @@ def test_blocks_outlive_a_restart_of_the_unit(unit, number, code):
         restore(client, registration, ready.lease, list(range(8, 16)))
         assert np.array_equal(memory[:, 8:16], before[:, 0:8])
     assert sum(name.startswith("table-") for name in unit.stored) == 1
+
+
+@pytest.mark.skipif(bool(os.environ.get("ORBITKV_FAKE_ONLY")), reason="needs a Manager")
+def test_a_stop_of_the_unit_writes_what_is_worth_keeping(unit, tmp_path):
+    unit.flags = ["--ssd-path", str(tmp_path / "store"), "--ssd-size", "64MiB", "--ssd-segment-size", "1MiB"]
+    unit.flags += ["--ssd-write-policy", "all"]
+    unit.start()
+    memory = pages(1)
+    keys = [key(i) for i in range(8)]
+    with CacheManagerClient(unit.manager.socket, b"i" * 16, name="test") as client:
+        registration = register(client, memory)
+        publish(client, registration, list(range(8)), keys)
+        visible(client, keys)
+        assert unit.end(signal.SIGTERM) == 0
+        for fd in unit.stored.values():  # systemd drops what it stores
+            os.close(fd)
+        unit.stored.clear()
+        status = unit.start()
+        assert status["kept"]["blocks"] == 0 and status["ssd"]["recovered"] == 8
