@@ -143,6 +143,7 @@ void Engine::compute(std::uint32_t block, const BlockHash& hash) {
   each_row(block, hash, [&](std::size_t at, const std::vector<std::byte>& row) {
     std::memcpy(memory_.data() + at, row.data(), row.size());
   });
+  if (options_.lies) memory_[block * fragments_.front().block_stride] ^= std::byte{1};
 }
 
 void Engine::wipe() {

@@ -37,6 +37,7 @@ struct EngineOptions {
   bool writer = true;
   bool verify = true;
   bool inline_copies = true;
+  bool lies = false;  // computes a wrong bit in each block: for tests of tests
   std::uint32_t timeout_ms = 5000;
   std::string device = "cpu:0";
   // Pages that the test can read and write, and that live on; null: the engine's own.

@@ -39,6 +39,7 @@ EngineOptions options_of(std::map<std::string, std::string>& in) {
   o.shard = static_cast<std::uint16_t>(number("shard", 0));
   o.shards = static_cast<std::uint16_t>(number("shards", 1));
   o.writer = number("writer", 1) != 0;
+  o.lies = number("lies", 0) != 0;
   if (in.contains("space")) o.name_space = in["space"];
   return o;
 }

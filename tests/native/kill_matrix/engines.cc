@@ -48,9 +48,9 @@ struct Victim {
 
 class Bed {
  public:
-  Bed(Blocks blocks, Duration within, std::uint64_t seed, Tally& tally)
-      : blocks_(blocks), tally_(tally), random_(seed) {
-    limits_.within = within;
+  Bed(Blocks blocks, const Order& order, std::uint64_t seed, Tally& tally)
+      : blocks_(blocks), lies_(order.lies ? "lies=1" : "lies=0"), tally_(tally), random_(seed) {
+    limits_.within = order.within;
     auto flags = flags_of(blocks);
     if (blocks == Blocks::kOnSsd) flags.push_back(directory_.path() + "/store");
     manager_ = std::make_unique<Manager>(flags);
@@ -72,6 +72,7 @@ class Bed {
   void wait_for_stopped(Victim& victim);
   void end(Victim& victim);
   void beside();
+  void look_at(Victim& victim);
   void take_over(Victim& victim);
   void check(std::string_view row, std::uint64_t hash, std::uint32_t count, std::uint32_t least);
   void save(std::string_view row, std::uint64_t hash, std::uint32_t count);
@@ -80,6 +81,7 @@ class Bed {
   }
 
   Blocks blocks_;
+  std::string lies_;
   Tally& tally_;
   std::mt19937_64 random_;
   Limits limits_;
@@ -128,9 +130,13 @@ void Bed::beside() {
     check("beside", kCommon, kCommonBlocks, 0);
 }
 
-// What the dead one had reported is right, what it had begun is anybody's to save.
-void Bed::take_over(Victim& victim) {
+// What the dead one had reported is right, as long as it is there: its slab retires soon.
+void Bed::look_at(Victim& victim) {
   check(victim.row->name, victim.hash, std::min(victim.done + victim.batch, 32u), 0);
+}
+
+// What it had begun is anybody's to save.
+void Bed::take_over(Victim& victim) {
   const std::uint64_t first = victim.hash + victim.done;
   save(victim.row->name, first, victim.batch);
   check(victim.row->name, first, victim.batch, victim.batch);
@@ -159,7 +165,8 @@ Victim Bed::start(const EngineRow& row, std::size_t place) {
     victim.process =
         std::make_unique<Process>(start_gpu_helper({socket, instance, "early=1"}, fault_of(row)));
   else
-    victim.process = std::make_unique<Process>(start_helper({"engine", socket, instance}, fault_of(row)));
+    victim.process =
+        std::make_unique<Process>(start_helper({"engine", socket, instance, lies_}, fault_of(row)));
   return victim;
 }
 
@@ -243,21 +250,25 @@ bool Bed::round(const std::vector<const EngineRow*>& rows) {
   for (Victim& victim : victims) drive(victim);
   beside();
   for (Victim& victim : victims) end(victim);
-  const Watched watched{*manager_, 1, {::getpid()}};
-  if (!wait_whole(watched, limits_, victims.back().row->name, monotonic_now(), tally_)) return false;
+  const TimePoint died = monotonic_now();
+  const auto saved = [](const Victim& victim) { return victim.row->deed == Deed::kSave; };
   for (Victim& victim : victims)
-    if (victim.row->deed == Deed::kSave) take_over(victim);
+    if (saved(victim)) look_at(victim);
+  const Watched watched{*manager_, 1, {::getpid()}};
+  if (!wait_whole(watched, limits_, victims.back().row->name, died, tally_)) return false;
+  for (Victim& victim : victims)
+    if (saved(victim)) take_over(victim);
   return manager_->alive();
 }
 
 }  // namespace
 
 // Beds one after the other, so that no other Manager's slabs are mapped here.
-void kill_engines(std::uint32_t count, Duration within, std::uint64_t seed, Tally& tally) {
+void kill_engines(const Order& order, Tally& tally) {
   const Directory windows;
   keep_windows_in(windows.path());
   const auto rows = static_cast<std::uint32_t>(kEngineRows.size());
-  const std::uint32_t each = (count + rows - 1) / rows;
+  const std::uint32_t each = (order.count + rows - 1) / rows;
   for (const Blocks blocks : {Blocks::kInMemory, Blocks::kOnSsd}) {
     std::vector<const EngineRow*> of_bed;
     for (const EngineRow& row : kEngineRows)
@@ -266,7 +277,7 @@ void kill_engines(std::uint32_t count, Duration within, std::uint64_t seed, Tall
     std::size_t next = 0;
     for (std::size_t left = each * of_bed.size(); left > 0;) {
       if (!bed) {
-        bed = std::make_unique<Bed>(blocks, within, seed + left, tally);
+        bed = std::make_unique<Bed>(blocks, order, order.seed + left, tally);
         if (!bed->begin()) return;
       }
       std::vector<const EngineRow*> round;

@@ -254,16 +254,16 @@ bool Bed::kill_keeper() {
 
 }  // namespace
 
-void kill_managers(std::uint32_t count, Duration within, std::uint64_t seed, Tally& tally) {
-  std::mt19937_64 random(seed);
+void kill_managers(const Order& order, Tally& tally) {
+  std::mt19937_64 random(order.seed);
   std::uint32_t done[kManagerRows.size()] = {};
-  const auto each = static_cast<std::uint32_t>((count + kManagerRows.size() - 1) / kManagerRows.size());
+  const auto each = static_cast<std::uint32_t>((order.count + kManagerRows.size() - 1) / kManagerRows.size());
   for (std::uint32_t tries = 0; tries < 2 * each; ++tries) {
     for (std::size_t i = 0; i < kManagerRows.size(); ++i) {
       const ManagerRow& row = kManagerRows[i];
       if (done[i] >= each) continue;
       const std::uint32_t before = tally.kills();
-      Bed bed(row, within, tally);
+      Bed bed(row, order.within, tally);
       if (!bed.begin()) continue;
       if (row.life == Life::kKeeperDies) {
         bed.kill_keeper();

@@ -70,7 +70,13 @@ bool wait_whole(const Watched& watched, const Limits& limits, std::string_view r
                 Tally& tally);
 
 // Each driver kills at least `count` and goes through its rows in rotation.
-void kill_engines(std::uint32_t count, Duration within, std::uint64_t seed, Tally& tally);
-void kill_managers(std::uint32_t count, Duration within, std::uint64_t seed, Tally& tally);
+struct Order {
+  std::uint32_t count = 0;
+  Duration within;
+  std::uint64_t seed = 0;
+  bool lies = false;  // victims save wrong bytes: for the test of this test
+};
+void kill_engines(const Order& order, Tally& tally);
+void kill_managers(const Order& order, Tally& tally);
 
 }  // namespace orbitkv::test::kills
