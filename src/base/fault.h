@@ -31,6 +31,7 @@ enum class FaultPoint : std::uint8_t {
   kManagerAdopted,       // "manager_adopted": the new table is complete, and not stored yet
   kManagerKeptFormat,    // "manager_kept_format": `fail`: what was kept counts as of another format
   kManagerKeptOpen,      // "manager_kept_open": a record of kept memory is being written: its seal is gone
+  kManagerNotReady,      // "manager_not_ready": `fail`: it cannot start, after it took over what was kept
   kManagerNoMemory,      // "manager_no_memory": `fail`: the pool finds no memory this time
   kCount,
 };

@@ -59,17 +59,22 @@ void Executor::start_here(std::unique_ptr<Transfer> transfer) {
 }
 
 bool Executor::wait_empty() {
+  Emptied emptied = Emptied::kNotYet;
+  while (emptied == Emptied::kNotYet) emptied = wait_empty_for(seconds(1));
+  return emptied == Emptied::kYes;
+}
+
+Executor::Emptied Executor::wait_empty_for(Duration most) {
   std::unique_lock lock(mutex_);
   waiters_.fetch_add(1);
+  const TimePoint slice = monotonic_now() + most;
   const auto over = [&] { return open_.load() == 0 || stop_; };
-  while (!over() && !(waits_end_ && monotonic_now() >= *waits_end_)) {
-    if (waits_end_)
-      empty_.wait_for(lock, std::chrono::nanoseconds((*waits_end_ - monotonic_now()).ns));
-    else
-      empty_.wait(lock);
-  }
+  const auto end = [&] { return waits_end_ ? std::min(*waits_end_, slice) : slice; };
+  for (TimePoint now = monotonic_now(); !over() && now < end(); now = monotonic_now())
+    empty_.wait_for(lock, std::chrono::nanoseconds((end() - now).ns));
   waiters_.fetch_sub(1);
-  return over();
+  if (over()) return Emptied::kYes;
+  return waits_end_ && monotonic_now() >= *waits_end_ ? Emptied::kBounded : Emptied::kNotYet;
 }
 
 void Executor::bound_waits(std::optional<TimePoint> end) {
@@ -155,6 +160,18 @@ bool Executors::wait_empty() {
   bool empty = true;
   for (Executor* executor : all()) empty &= executor->wait_empty();
   return empty;
+}
+
+// One that is bounded ends the wait for all.
+Executor::Emptied Executors::wait_empty_for(Duration most) {
+  const TimePoint slice = monotonic_now() + most;
+  auto emptied = Executor::Emptied::kYes;
+  for (Executor* executor : all()) {
+    const auto one = executor->wait_empty_for(std::max(slice - monotonic_now(), Duration{}));
+    if (one == Executor::Emptied::kBounded) return one;
+    if (one == Executor::Emptied::kNotYet) emptied = one;
+  }
+  return emptied;
 }
 
 void Executors::bound_waits(std::optional<TimePoint> end) {

@@ -47,6 +47,9 @@ class Executor final : public Helper {
   // Returns when nothing is left (a lost Manager ends what is unclaimed soon). False: waits
   // are bounded, and copies still run.
   bool wait_empty();
+  // The same in slices, for who has something else to do meanwhile. kNotYet: the time is over.
+  enum class Emptied : std::uint8_t { kYes, kBounded, kNotYet };
+  Emptied wait_empty_for(Duration most);
   // No wait_empty() goes on after `end`; nullopt: they take as long as copies do.
   void bound_waits(std::optional<TimePoint> end);
   void stop();
@@ -81,6 +84,7 @@ class Executors {
   ~Executors();  // stop()
   Result<Executor*> on(device::Device& device);
   bool wait_empty();
+  Executor::Emptied wait_empty_for(Duration most);
   void bound_waits(std::optional<TimePoint> end);
   void stop();
 

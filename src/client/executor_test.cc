@@ -364,13 +364,16 @@ TEST_F(ExecutorTest, ABoundedWaitEndsWhileCopiesRun) {
   grant(save->parts[0]);
   executor->add(std::move(save));
   ASSERT_TRUE(script().wait_for(1));
+  EXPECT_EQ(executor->wait_empty_for(milliseconds(2)), Executor::Emptied::kNotYet);
   std::thread bounding([&] { executor->bound_waits(monotonic_now() + milliseconds(5)); });
   EXPECT_FALSE(executor->wait_empty());
   bounding.join();
   EXPECT_FALSE(executor->wait_empty());
+  EXPECT_EQ(executor->wait_empty_for(seconds(10)), Executor::Emptied::kBounded);
   executor->bound_waits(std::nullopt);
   script().end_all();
   EXPECT_TRUE(executor->wait_empty());
+  EXPECT_EQ(executor->wait_empty_for(milliseconds(1)), Executor::Emptied::kYes);
   EXPECT_TRUE(operations.poll(handle).success);
 }
 

@@ -194,9 +194,15 @@ void IoThread::run() {
 // the client is closed while copies run, and the session stays for them.
 bool IoThread::drop_session() {
   link_.mine()->lose();
-  // No beat comes from here on: a Manager that is still there shall see an end, not a stall.
+  // A Manager that is still there sees an end; this one or the next, which asks what became of the
+  // copies, sees by the beat that we live.
   link_.mine()->hang_up();
-  if (!executors_.wait_empty()) return false;
+  auto emptied = Executor::Emptied::kNotYet;
+  while (emptied == Executor::Emptied::kNotYet) {
+    link_.mine()->channel().beat();
+    emptied = executors_.wait_empty_for(milliseconds(kBeatMs));
+  }
+  if (emptied == Executor::Emptied::kBounded) return false;
   {
     std::lock_guard lock(registry_.mutex);
     for (auto& [handle, entry] : registry_.entries) entry->registration.store(0);

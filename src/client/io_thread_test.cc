@@ -130,6 +130,8 @@ class Orphan : public ::testing::Test {
     EXPECT_TRUE(client->register_rank(one_layer(pages), handle).ok());
     manager.join();
   }
+  void TearDown() override { set_log_level(before); }
+  const LogLevel before = log_level();
   Managers managers;
   std::vector<std::byte> pages = std::vector<std::byte>(4096);
   std::unique_ptr<Client> client;

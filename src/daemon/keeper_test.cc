@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@ namespace {
 int keep(const std::string& binary, const std::vector<std::string>& arguments, int signal = 0) {
   const pid_t pid = ::fork();
   if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // it goes with a test that fails; its child ends by itself
     set_log_level(LogLevel::kOff);
     auto keeper = Keeper::create({binary, arguments, milliseconds(1)});
     ::_exit(keeper.ok() ? (*keeper)->run() : 99);
@@ -56,16 +58,21 @@ TEST(Keeper, TheEndOfItsTerminalIsAStop) {
   ASSERT_GE(pid, 0);
   if (pid == 0) {
     set_log_level(LogLevel::kOff);
-    auto keeper = Keeper::create({"/bin/sh",
-                                  {"-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.02; done", "sh"},
-                                  milliseconds(1)});
+    auto keeper = Keeper::create(
+        {"/bin/sh",
+         {"-c", "trap 'exit 7' TERM; echo up; i=0; while [ $i -lt 500 ]; do sleep 0.02; i=$((i+1)); done",
+          "sh"},
+         milliseconds(1)});
     ::_exit(keeper.ok() ? (*keeper)->run() : 99);
   }
   char up[2] = {};
   EXPECT_GT(::read(terminal, up, sizeof up), 0);
   ::close(terminal);
   int status = 0;
-  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+  pid_t ended = 0;
+  for (int i = 0; i < 2000 && (ended = ::waitpid(pid, &status, WNOHANG)) == 0; ++i) ::usleep(10'000);
+  if (ended == 0) ::kill(pid, SIGKILL);
+  EXPECT_EQ(ended, pid) << "it goes on without its terminal";
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
 }
 
@@ -82,6 +89,7 @@ TEST(Keeper, AFullLogHoldsUpNothing) {
   ASSERT_GE(::fcntl(ends[1], F_SETFL, 0), 0);
   const pid_t pid = ::fork();
   if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::dup2(ends[1], STDERR_FILENO);
     set_log_level(LogLevel::kInfo);
     auto keeper = Keeper::create({"/bin/sh", {"-c", "kill -TERM $$", "sh"}, milliseconds(1)});
@@ -96,8 +104,16 @@ TEST(Keeper, AFullLogHoldsUpNothing) {
 }
 
 TEST(Keeper, AStopIsPassedOn) {
-  EXPECT_EQ(keep("/bin/sh", {"-c", "trap 'exit 7' TERM; while :; do sleep 0.02; done", "sh"}, SIGTERM), 7);
-  EXPECT_EQ(keep("/bin/sh", {"-c", "trap 'exit 8' QUIT; while :; do sleep 0.02; done", "sh"}, SIGQUIT), 8);
+  EXPECT_EQ(
+      keep("/bin/sh",
+           {"-c", "trap 'exit 7' TERM; i=0; while [ $i -lt 500 ]; do sleep 0.02; i=$((i+1)); done", "sh"},
+           SIGTERM),
+      7);
+  EXPECT_EQ(
+      keep("/bin/sh",
+           {"-c", "trap 'exit 8' QUIT; i=0; while [ $i -lt 500 ]; do sleep 0.02; i=$((i+1)); done", "sh"},
+           SIGQUIT),
+      8);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/fault.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -28,8 +29,11 @@ std::uint64_t random_word() {
 
 Result<std::unique_ptr<Manager>> Manager::create(const ServeOptions& options) {
   std::unique_ptr<Manager> manager(new Manager(options));
-  ORBITKV_RETURN_IF_ERROR(manager->start());
-  return manager;
+  const Status started = manager->start();
+  if (started.ok()) return manager;
+  // What is kept is in its table by now, and taking it down would empty that.
+  if (manager->host_ && manager->keep_) (void)manager.release();
+  return started.error();
 }
 
 Manager::~Manager() {
@@ -57,6 +61,7 @@ Status Manager::start() {
   control_ = std::make_unique<Control>(host_->core(), *pool_, ssd_.get(), host_->slabs());
   ORBITKV_RETURN_IF_ERROR(watch_ssd());
   ORBITKV_RETURN_IF_ERROR(watch_keep());
+  if (fault_hit(FaultPoint::kManagerNotReady)) return reject("it does not start (ORBITKV_FAULT)");
   ORBITKV_RETURN_IF_ERROR(loop_->add(pool_->ready_fd(), rt::kReadable, [this](rt::Ready) { tick(); }));
   loop_->every(kTick, [this] { tick(); });
   tick();

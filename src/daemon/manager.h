@@ -46,6 +46,7 @@ struct ServeOptions {
 
 class Manager final : private rt::Poller, private Host::Owner {
  public:
+  // An error: the process ends, and by _exit() if its blocks outlive it.
   static Result<std::unique_ptr<Manager>> create(const ServeOptions& options);
   ~Manager() override;
   // Serves until a stop was asked for and drained. 0: everything ended; 1: it gave up

@@ -83,6 +83,13 @@ TEST_F(Upgrade, ABinaryThatDoesNotServeIsGivenUpAndForgotten) {
   expect_next_life(kBlocks);
 }
 
+// It has taken over what is kept by then, and written its own table.
+TEST_F(Upgrade, OneThatFailsWhenItHasTakenOverLeavesAllOfIt) {
+  EXPECT_EQ(kept.upgrade({"--binary", script(directory, serve_with("manager_not_ready:fail:1"))}), 0);
+  expect_next_life(kBlocks);
+  EXPECT_TRUE(says(kept, "does not serve"));
+}
+
 TEST_F(Upgrade, OneThatFindsThatItCannotGoOnLetsGoOfNothing) {
   EXPECT_EQ(kept.upgrade({"--binary", script(directory, serve_with("manager_kept_format:fail:*"))}), 0);
   expect_next_life(kBlocks);

@@ -289,7 +289,9 @@ int serve(const ServeFlags& flags, const std::vector<std::string>& arguments) {
   auto manager = Manager::create(*options);
   if (!manager.ok()) {
     std::fprintf(stderr, "orbitkv serve: %s\n", manager.error().message().c_str());
-    return failed_start(options->keeping, manager.error());
+    const int code = failed_start(options->keeping, manager.error());
+    if (options->keeping != ServeOptions::Keeping::kNothing) ::_exit(code);
+    return code;
   }
   ORBITKV_INFO("orbitkv %s serves at %s with a pool of %s (huge pages %s)", kVersion, options->socket.c_str(),
                format_size(options->pool.bytes).c_str(), flags.huge_pages.c_str());

@@ -88,9 +88,10 @@ inline constexpr std::array<ManagerRow, 14> kManagerRows{{
 struct LeftOut {
   std::string_view fault, why;
 };
-inline constexpr std::array<LeftOut, 2> kLeftOut{{
+inline constexpr std::array<LeftOut, 3> kLeftOut{{
     {"manager_kept_format",
      "says that a table is of another format and is no place to die at: native_keep_test"},
+    {"manager_not_ready", "says that a start fails and is no place to die at: native_upgrade_test"},
     {"manager_no_memory", "says that there is no memory and is no place to die at: native_upgrade_test"},
 }};
 
