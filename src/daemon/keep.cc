@@ -85,11 +85,17 @@ void Keep::sort_in(std::vector<FdStore::Named> found) {
     } else if (parse(each.name, kSession, numbers, 2)) {
       const Epoch epoch(numbers[1]);
       old_sessions_[epoch].memory = std::move(each.fd);
-      sessions_[epoch] = {SessionId(static_cast<std::uint32_t>(numbers[0])), {}, false};
+      sessions_[epoch].id = SessionId(static_cast<std::uint32_t>(numbers[0]));
     } else if (parse(each.name, kProcess, numbers, 1)) {
       const Epoch epoch(numbers[0]);
-      old_sessions_[epoch].process = std::move(each.fd);
+      OldSession& session = old_sessions_[epoch];
+      session.unbounded = true;
+      if (!session.process.valid()) session.process = std::move(each.fd);
       sessions_.try_emplace(epoch);
+    } else if (parse(each.name, kProcess, numbers, 2)) {
+      const Epoch epoch(numbers[0]);
+      old_sessions_[epoch].process = std::move(each.fd);
+      sessions_[epoch].below = SlabId(static_cast<std::uint32_t>(numbers[1]));
     } else {
       forget(each.name);
     }

@@ -109,15 +109,18 @@ class Keep {
  private:
   struct OldSession {
     UniqueFd memory, process;
+    bool unbounded = false;  // the store has its process without a bound
   };
   struct Session {
     SessionId id;
     ProcessId process;
     bool open = false;  // of this life
+    SlabId below{};     // of an earlier one: its process knows of no slab from this name on
   };
   struct Parted {
     Epoch epoch;
     ProcessId process;
+    SlabId below;
   };
   void sort_in(std::vector<FdStore::Named> found);
   std::string read_tables(std::uint32_t unit);
@@ -127,6 +130,7 @@ class Keep {
   std::string table_name() const;
   void store_table_again();
   void name_processes(const NameProcess& name);
+  void bound_process(Epoch epoch, OldSession& session);
   void adopt_sessions();
   void say_adopted() const;
   void relieve();

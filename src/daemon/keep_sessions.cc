@@ -21,9 +21,25 @@ std::string session_name(SessionId session, Epoch epoch) {
          format_text("%x-%llx", session.value, static_cast<unsigned long long>(epoch.value));
 }
 
+// Of a life before the last, with its bound.
+std::string process_name(Epoch epoch, SlabId below) {
+  const std::string name = name_of(kProcess, epoch.value);
+  return below.value == 0 ? name : name + format_text("-%x", below.value);
+}
+
 }  // namespace
 
 // ---- of earlier lives ----
+
+// What comes to the pool from now on, a process that does not attach again does not map.
+void Keep::bound_process(Epoch epoch, OldSession& session) {
+  SlabId& below = sessions_[epoch].below;
+  if (session.unbounded && below.value == 0) {
+    below = SlabId(pool_->next_name);
+    put(process_name(epoch, below), session.process);
+  }
+  if (std::exchange(session.unbounded, false)) forget(name_of(kProcess, epoch.value));
+}
 
 // A process may have had several sessions.
 void Keep::name_processes(const NameProcess& name) {
@@ -32,10 +48,15 @@ void Keep::name_processes(const NameProcess& name) {
   for (auto& [epoch, session] : old_sessions_) {
     Session& known = sessions_[epoch];
     if (!name || !session.process.valid()) continue;
-    const OldProcess process = name(session.process);
+    OldProcess process = name(session.process);
+    if (process.id.value != 0) bound_process(epoch, session);
     known.process = process.id;
+    process.below = known.below;
     const auto same = [&](const OldProcess& each) { return each.id == process.id; };
-    if (process.id.value != 0 && std::none_of(mappings_.processes.begin(), mappings_.processes.end(), same))
+    const auto at = std::find_if(mappings_.processes.begin(), mappings_.processes.end(), same);
+    if (at != mappings_.processes.end())
+      at->below = std::max(at->below, process.below);
+    else if (process.id.value != 0)
       mappings_.processes.push_back(process);
   }
 }
@@ -81,24 +102,24 @@ void Keep::open_session(const Opened& opened, const shm::SessionMemory& memory, 
   if (!copy.valid()) return;
   if (put(session_name(opened.session, opened.epoch), copy))
     put(name_of(kProcess, opened.epoch.value), pidfd);
-  sessions_[opened.epoch] = {opened.session, opened.process, true};
+  sessions_[opened.epoch] = {opened.session, opened.process, true, {}};
 }
 
 void Keep::close_session(Epoch epoch) {
   const auto session = sessions_.find(epoch);
   if (session == sessions_.end()) return;
   forget(session_name(session->second.id, epoch));
-  parted_.push_back({epoch, session->second.process});
+  parted_.push_back({epoch, session->second.process, session->second.below});
   sessions_.erase(session);
   if (parted_.size() <= limits::kKeptProcesses) return;
-  forget(name_of(kProcess, parted_.front().epoch.value));
+  forget(process_name(parted_.front().epoch, parted_.front().below));
   parted_.pop_front();
 }
 
 void Keep::forget_processes(const std::function<bool(ProcessId)>& may_map) {
   std::erase_if(parted_, [&](const Parted& each) {
     if (may_map(each.process)) return false;
-    forget(name_of(kProcess, each.epoch.value));
+    forget(process_name(each.epoch, each.below));
     return true;
   });
 }

@@ -247,7 +247,11 @@ TEST(Keep, ProcessesThatMayMapSlabsAreTheNextLifesToo) {
     Life next(shelves);
     ASSERT_EQ(next.keep.mappings().processes.size(), 1u);
     EXPECT_EQ(next.keep.mappings().processes[0].pid, 77);
-    EXPECT_EQ(next.keep.mappings().slabs, std::vector{SlabId(0)});
+    EXPECT_EQ(next.keep.mappings().slabs.front(), SlabId(0));
+    EXPECT_EQ(next.keep.mappings().processes[0].below, SlabId(1)) << "nor of what was made since";
+    ASSERT_TRUE(next.pool->add(kMiB).ok());
+    for (const mem::SlabInfo& slab : next.pool->collect_offered())
+      next.keep.offer(slab, next.pool->slab_memory(slab.slot));
     EXPECT_EQ(shelves.count("session-"), 0u) << "nothing of it is under way";
     EXPECT_EQ(shelves.count("process-"), 1u);
     next.keep.forget_processes([](ProcessId) { return true; });

@@ -7,11 +7,13 @@
 namespace orbitkv::daemon {
 
 void Mappers::open(SessionId session, ProcessId process, int pid) {
-  const bool fresh = sessions_.try_emplace(session, Session{process, pid, {}}).second;
+  const bool fresh = sessions_.try_emplace(session, Session{process, pid}).second;
   ORBITKV_CHECK(fresh, "a session's id is given twice");
   const auto left = left_.find(process);
   if (left == left_.end() || !left->second.inherited) return;
-  for (const SlabId slab : left->second.slabs) sessions_.at(session).slabs.emplace(slab, false);
+  Session& heir = sessions_.at(session);
+  heir.inherited = true;
+  for (const SlabId slab : left->second.slabs) heir.slabs.emplace(slab, false);
   left_.erase(left);
 }
 
@@ -53,7 +55,7 @@ void Mappers::close(SessionId session, Parting parting) {
   if (was.process.value == 0 || was.slabs.empty()) return;
   Left& left = left_[was.process];
   left.pid = was.pid;
-  left.inherited = false;
+  left.inherited = was.inherited;  // then its next session is asked in its stead
   for (const auto& [slab, told] : was.slabs) left.slabs.insert(slab);
 }
 

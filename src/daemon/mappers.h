@@ -46,7 +46,8 @@ class Mappers {
   struct Session {
     ProcessId process;
     int pid = 0;
-    std::map<SlabId, bool> slabs;  // told
+    std::map<SlabId, bool> slabs = {};  // told
+    bool inherited = false;             // some of them
   };
   struct Left {
     int pid = 0;

@@ -70,6 +70,12 @@ TEST(Mappers, AnInheritedProcessAnswersThroughItsNextSession) {
   EXPECT_EQ(mappers.who(kSlab), std::vector{500});
   mappers.close(kOne, Mappers::Parting::kUnknown);
   EXPECT_TRUE(mappers.left(ProcessId(5)));
+  // That one did not last, and was not asked about all: the next is.
+  mappers.open(kTwo, ProcessId(5), 500);
+  EXPECT_TRUE(mappers.holds(kTwo, kSlab));
+  mappers.tell(kTwo, kSlab);
+  EXPECT_TRUE(mappers.released(kTwo, kSlab));
+  EXPECT_FALSE(mappers.anyone(kSlab));
 }
 
 // The end of the process may be seen before that of its connection.

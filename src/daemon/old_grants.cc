@@ -17,8 +17,7 @@ using shm::RecordState;
 
 // Their verification says what becomes of restores that take longer.
 constexpr Duration kReadsStay = seconds(30);
-constexpr std::size_t kReadsOfSession = limits::kPlanBankBytes / 32;  // more entries fit no plan bank
-constexpr Duration kLongestStep = seconds(1);                         // else this process did not run
+constexpr Duration kLongestStep = seconds(1);  // else this process did not run
 
 // Granted, Reserved or Preparing ends, as the life that it was asked of would have ended it. The
 // word that stands then.
@@ -41,11 +40,13 @@ std::uint64_t take_back(shm::RecordLayout& record, std::uint64_t word) {
 }
 
 // Both sides write there: what is read is copied once, then checked.
-Result<model::Plan> plan_of(const shm::SessionMemory& memory, RecordIndex index) {
+Result<model::Plan> plan_of(const shm::SessionMemory& memory, RecordIndex index, std::uint32_t& budget) {
   const auto lines = shm::load_shared<shm::ManagerLines>(&memory.record(index).manager);
   if (lines.plan_bytes > limits::kPlanBankBytes ||
       lines.plan_offset > limits::kPlanBankBytes - lines.plan_bytes)
     return reject("the plan lies outside of the plan bank");
+  if (lines.plan_bytes > budget) return reject("plans share bytes of the plan bank");
+  budget -= lines.plan_bytes;
   std::vector<std::byte> frame(lines.plan_bytes);
   shm::copy_shared(frame.data(), memory.plan_bank() + lines.plan_offset, frame.size());
   return wire::decode_plan(frame);
@@ -61,8 +62,8 @@ OldGrants::~OldGrants() {
 // ---- what an earlier life left ----
 
 void OldGrants::add_session(Epoch epoch, shm::SessionMemory memory, Process process) {
-  Session made{std::move(memory), std::move(process), 0, {}, {}, false, false, false, 0, {}};
-  Session& session = sessions_.try_emplace(epoch, std::move(made)).first->second;
+  Session& session =
+      sessions_.try_emplace(epoch, Session{std::move(memory), std::move(process)}).first->second;
   for (std::uint32_t i = 0; i < limits::kRecords; ++i) {
     shm::RecordLayout& record = session.memory.record(RecordIndex(i));
     std::uint64_t word = record.word.load(std::memory_order_acquire);
@@ -75,9 +76,8 @@ void OldGrants::add_session(Epoch epoch, shm::SessionMemory memory, Process proc
 
 // A plan that lies can name nothing but blocks that are kept anyway.
 void OldGrants::read_plan(Session& session, RecordIndex record, OperationId operation) {
-  const auto plan = plan_of(session.memory, record);
+  const auto plan = plan_of(session.memory, record, session.plan_bytes);
   if (!plan.ok() || plan->kind != model::PlanKind::kRestore || plan->operation != operation) return;
-  if (reads_.size() + plan->entries.size() > kReadsOfSession * sessions_.size()) return;
   const mem::KeptReader reader(++readers_);
   session.reading.push_back({reader, record, operation});
   for (const model::PlanEntry& e : plan->entries) reads_.push_back({reader, e.slab, e.offset, e.revision});

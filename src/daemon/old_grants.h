@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/time.h"
 #include "base/unique_fd.h"
 #include "daemon/stall.h"
@@ -84,9 +85,10 @@ class OldGrants {
     shm::SessionMemory memory;
     Process process;
     std::size_t pending = 0;  // extents
-    ByteCount bytes;
-    std::vector<Reading> reading;
-    bool ended = false;  // as of the last look
+    ByteCount bytes = {};
+    std::vector<Reading> reading = {};
+    std::uint32_t plan_bytes = limits::kPlanBankBytes;  // that are looked at: plans do not overlap
+    bool ended = false;                                 // as of the last look
     bool given_up = false, condemned = false;
     std::uint64_t signs = 0;
     Duration silent{0};

@@ -315,7 +315,7 @@ TEST(OldGrants, APlanThatLiesNamesNothing) {
   EXPECT_EQ(reads([&](Bed& bed) { lines(bed).plan_bytes -= 1; }), 0u);
   EXPECT_EQ(reads([](Bed& bed) { bed.memory().plan_bank()[4096 + 40] ^= std::byte{1}; }), 0u);
   EXPECT_EQ(reads([](Bed& bed) { bed.set(4, RecordState::kActive, OperationId(kOperation.value + 1)); }), 0u);
-  // The same plan in each record: no more entries than a plan bank can hold.
+  // The same plan in each record: no more bytes are looked at than a plan bank has.
   EXPECT_LE(reads([](Bed& bed) {
               for (std::uint32_t i = 0; i < limits::kRecords; ++i)
                 bed.claim(i, plan_of(model::PlanKind::kRestore, 1000), 4096);

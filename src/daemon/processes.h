@@ -15,6 +15,7 @@ namespace orbitkv::daemon {
 struct OldProcess {
   ProcessId id;
   int pid = 0;
+  SlabId below{0xFFFFFFFFu};  // it knows of no slab from this name on
 };
 
 class Processes {

@@ -32,6 +32,13 @@ ByteCount largest(const mem::Pool& pool) {
   return most;
 }
 
+// What one would be, had the pool been made whole.
+ByteCount planned(const mem::Pool& pool) {
+  const std::uint64_t each = pool.stats().configured.value / std::max(1u, pool.planned_slabs());
+  const std::uint64_t page = each < 64 * kMiB.value ? 4096 : limits::kHugePageBytes.value;
+  return std::min(limits::kSlabBytes, ByteCount((each + page - 1) / page * page));
+}
+
 std::string pids_text(const std::vector<int>& pids) {
   std::string text = pids.empty() ? "who keeps descriptors" : "";
   for (const int pid : pids) text += format_text("%s%d", text.empty() ? "" : ", ", pid);
@@ -43,7 +50,7 @@ std::string pids_text(const std::vector<int>& pids) {
 Slabs::Slabs(const Parts& parts, const Config& config)
     : p_(parts),
       config_(config),
-      slab_bytes_(largest(parts.pool)),
+      slab_bytes_(std::max(largest(parts.pool), planned(parts.pool))),
       configured_(parts.pool.planned_slabs()),
       wanted_(configured_) {
   if (config.keep != nullptr) wanted_ = config.keep->wanted(configured_).value_or(configured_);
@@ -61,7 +68,8 @@ void Slabs::inherit(const KeptMappings& mappings) {
   std::set<SlabId> all(mappings.slabs.begin(), mappings.slabs.end());
   for (const mem::KeptRetired& each : mappings.retired)
     if (all.insert(each.name).second) gone_.push_back({each.name, each.bytes, true});
-  for (const OldProcess& each : mappings.processes) mappers_.inherit(each.id, each.pid, all);
+  for (const OldProcess& each : mappings.processes)
+    mappers_.inherit(each.id, each.pid, {all.begin(), all.lower_bound(each.below)});
   inherited_ = p_.tier != nullptr && !mappings.slabs.empty();
 }
 
@@ -258,7 +266,7 @@ void Slabs::choose_quarantined(TimePoint now) {
   if (have.building == 0 && have.offered <= wanted_ && may_add(slab_bytes_)) (void)add_one();
 }
 
-// The one that the operator named, else the emptiest.
+// The one that the operator named, else the emptiest, of those the newest.
 void Slabs::choose_spare(TimePoint now) {
   if (count().offered <= wanted_) drained_.reset();
   if (!started_ || count().offered <= wanted_) return;
@@ -266,7 +274,8 @@ void Slabs::choose_spare(TimePoint now) {
   for (const mem::SlabInfo& slab : p_.pool.slabs()) {
     if (slab.state != mem::SlabState::kOffered) continue;
     const bool named = drained_ && slab.id == *drained_;
-    if (named || !best || slab.used < p_.pool.slab(*best).used) best = slab.slot;
+    const auto rank = [](const mem::SlabInfo& each) { return std::pair(each.used, ~each.id.value); };
+    if (named || !best || rank(slab) < rank(p_.pool.slab(*best))) best = slab.slot;
     if (named) break;
   }
   drained_.reset();

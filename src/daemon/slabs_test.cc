@@ -405,7 +405,9 @@ TEST_F(SlabsTest, AStoreThatDoesNotLetGoHoldsTheBytesAndNothingElse) {
 }
 
 TEST_F(SlabsTest, WhatProcessesOfAnEarlierLifeMappedCountsUntilTheyAnswerOrEnd) {
-  host->slabs().inherit({{{ProcessId(50), 50}, {ProcessId(51), 51}}, {SlabId(0)}, {{SlabId(900), kSlab}}});
+  host->slabs().inherit({{{ProcessId(50), 50}, {ProcessId(51), 51}, {ProcessId(52), 52, SlabId(0)}},
+                         {SlabId(0)},
+                         {{SlabId(900), kSlab}}});
   pass(milliseconds(250));
   EXPECT_EQ(slabs().retired_bytes(), kSlab);
   ASSERT_EQ(slabs().abandoned().size(), 1u);

@@ -91,11 +91,10 @@ void SystemdStore::flush() {
   while (!unsent_.empty()) {
     const Letter& letter = unsent_.front();
     if (send_with_fd(socket_.get(), bytes_of(letter.text), letter.fd.get()) < 0) {
-      if (errno == EAGAIN || errno == EINTR) return;
-      if (!letter.put.empty()) {
-        names_.erase(letter.put);
-        refused_.push_back(letter.put);
-      }
+      // What is removed is removed, and nothing says so before; what cannot be stored is told.
+      if (errno == EAGAIN || errno == EINTR || letter.put.empty()) return;
+      names_.erase(letter.put);
+      refused_.push_back(letter.put);
     }
     unsent_.pop_front();
   }

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -45,10 +46,15 @@ struct KeptPool {
     std::uint64_t misplaced = 0;         // out of bounds, or on a slab that is not there
     std::uint64_t overlapping = 0, incomplete = 0, nameless = 0;
   };
+  // What the operator asked for last, if so many slabs are configured still.
+  std::optional<std::uint32_t> wanted_of(std::uint32_t configured) const {
+    if ((wanted & 0xFFFF) != configured || wanted >> 16 == 0) return std::nullopt;
+    return wanted >> 16;
+  }
   std::uint64_t id = 0;
   std::uint32_t next_name = 0;
   AllocationId allocations;
-  std::uint32_t wanted = 0;
+  std::uint32_t wanted = 0;  // slabs << 16 | of how many that were configured; see wanted_of()
   std::vector<Slab> slabs;
   std::vector<KeptName> names;       // namespaces by number, as the images have it
   std::vector<KeptRetired> retired;  // gone, or about to go, and perhaps mapped by others

@@ -106,6 +106,26 @@ TEST(PoolKept, WhatIsMissingIsBuilt) {
   EXPECT_EQ(left(kGiB, {kGiB}), std::pair(ByteCount(0), std::size_t{0}));
 }
 
+TEST(PoolKept, NoMoreIsBuiltThanWasWantedAndThanThereIsRoomFor) {
+  const auto left = [](std::size_t have, std::uint32_t wanted, std::uint32_t retired) {
+    KeptPool kept;
+    for (std::size_t i = 0; i < have; ++i) kept.slabs.emplace_back().bytes = kGiB;
+    for (std::uint32_t i = 0; i < retired; ++i) kept.retired.push_back({SlabId(i), kGiB});
+    kept.wanted = wanted;
+    auto sizes = slab_sizes(4 * kGiB);
+    leave_out(kept, sizes);
+    return sizes.size();
+  };
+  constexpr std::uint32_t kOfFour = 4;
+  EXPECT_EQ(left(2, 2 << 16 | kOfFour, 0), 0u);
+  EXPECT_EQ(left(2, 3 << 16 | kOfFour, 0), 1u);
+  EXPECT_EQ(left(3, 2 << 16 | kOfFour, 0), 0u);
+  EXPECT_EQ(left(2, 2 << 16 | 3, 0), 2u) << "the operator has changed the size";
+  EXPECT_EQ(left(2, 6 << 16 | kOfFour, 0), 2u) << "who wants more adds it";
+  EXPECT_EQ(left(2, 0, 1), 1u) << "somebody maps what is gone";
+  EXPECT_EQ(left(2, 0, 5), 0u);
+}
+
 TEST(PoolKept, MarksAreWrittenAheadAndEndsOfSlabsFirst) {
   KeptTable table = std::move(KeptTable::create({1, 64, 8, 8, 8})).value();
   const auto pool = std::move(Pool::create(sparse(2 * kMiB))).value();

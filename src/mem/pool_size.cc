@@ -45,7 +45,9 @@ std::vector<ByteCount> slab_sizes(ByteCount bytes, ByteCount each) {
 }
 
 ByteCount leave_out(const KeptPool& kept, std::vector<ByteCount>& sizes) {
-  ByteCount odd;  // of kept slabs of another size
+  const auto wanted = kept.wanted_of(static_cast<std::uint32_t>(sizes.size()));
+  ByteCount odd;  // of kept slabs of another size, and of retired ones
+  for (const KeptRetired& gone : kept.retired) odd += gone.bytes;
   for (const KeptPool::Slab& slab : kept.slabs) {
     const auto same = std::find(sizes.begin(), sizes.end(), slab.bytes);
     if (same == sizes.end()) {
@@ -58,6 +60,7 @@ ByteCount leave_out(const KeptPool& kept, std::vector<ByteCount>& sizes) {
     odd -= sizes.back();
     sizes.pop_back();
   }
+  while (wanted && !sizes.empty() && kept.slabs.size() + sizes.size() > *wanted) sizes.pop_back();
   ByteCount left;
   for (const ByteCount size : sizes) left += size;
   return left;

@@ -19,8 +19,8 @@ struct KeptPool;
 // slabs of so many bytes, which are whole pages, and what is left.
 std::vector<ByteCount> slab_sizes(ByteCount bytes, ByteCount each = {});
 
-// Takes out of `sizes` what the kept slabs stand for, those of their size first. The bytes that
-// are left to be made.
+// Takes out of `sizes` what the kept slabs stand for, those of their size first, and what others
+// hold of slabs that are gone; no more slabs than were wanted stay. The bytes that are left to be made.
 ByteCount leave_out(const KeptPool& kept, std::vector<ByteCount>& sizes);
 
 Status check_config(const PoolConfig& config);
