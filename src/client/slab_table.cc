@@ -59,10 +59,19 @@ void SlabTable::add(mem::MappedSlab slab, const SlabOrigin& origin) {
 void SlabTable::retire(SlabId name) {
   const std::lock_guard lock(mutex_);
   const auto it = slabs_.find(name);
-  if (it == slabs_.end() || it->second.waiting) return released_.push_back(name);
-  if (std::exchange(it->second.retiring, true)) return;
-  it->second.told_in = session_;
-  ++retiring_;
+  if (it != slabs_.end()) {
+    it->second.waiting = false;  // nobody offers it again
+    if (std::exchange(it->second.retiring, true)) return;
+    it->second.told_in = session_;
+    ++retiring_;
+    return;
+  }
+  for (Slabs::node_type& going : to_close_) {  // since an earlier session
+    if (going.key() != name) continue;
+    if (std::exchange(going.mapped().told_in, session_) != session_) ++retiring_;
+    return;
+  }
+  released_.push_back(name);
 }
 
 bool SlabTable::retiring() const {

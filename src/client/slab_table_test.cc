@@ -271,6 +271,35 @@ TEST(SlabTable, TheNextManagerHearsOnlyOfWhatItRetires) {
   EXPECT_EQ(user.count(), 0u);
 }
 
+// One that waits to be offered again is mapped, and so is one that waits to be closed.
+TEST(SlabTable, WhatIsLetGoOfIsSaidWhenItIsUnmapped) {
+  User user;
+  SlabTable table(&user);
+  for (std::uint32_t i = 1; i <= 3; ++i) table.add(slab(i), origin_of(i));
+  table.retire(SlabId(1));
+  user.hold(true);
+  EXPECT_TRUE(table.collect_released().empty());
+  user.await_removal();
+  table.retire(SlabId(2));
+  EXPECT_TRUE(table.collect_released().empty());  // behind the first
+  EXPECT_TRUE(table.suspend());
+  table.retire(SlabId(2));
+  table.retire(SlabId(2));
+  table.retire(SlabId(3));
+  EXPECT_TRUE(table.collect_released().empty());
+  EXPECT_TRUE(table.retiring());
+  user.hold(false);
+  std::vector<SlabId> released = await_released(table);
+  while (released.size() < 2) {
+    const auto more = await_released(table);
+    released.insert(released.end(), more.begin(), more.end());
+  }
+  std::sort(released.begin(), released.end());
+  EXPECT_EQ(released, (std::vector{SlabId(2), SlabId(3)}));
+  EXPECT_FALSE(table.retiring());
+  EXPECT_EQ(user.count(), 0u);
+}
+
 TEST(SlabTable, WithoutKeptSlabsNothingWaits) {
   User user;
   SlabTable table(&user);

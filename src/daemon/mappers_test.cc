@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -126,6 +127,21 @@ TEST(Processes, HaveOneNameUntilTheyEnd) {
   EXPECT_EQ(processes.take_ended(), std::vector{first});
   EXPECT_TRUE(processes.take_ended().empty());
   EXPECT_EQ(processes.count(), 1u);
+}
+
+// Of a PID namespace that we cannot see; the kernel tells such pidfds apart since 6.9.
+TEST(Processes, AProcessWithoutANumberIsKnownByItsPidfd) {
+  const UniqueFd one(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  const UniqueFd two(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  const UniqueFd other(static_cast<int>(::syscall(SYS_pidfd_open, ::getppid(), 0)));
+  struct statfs system{};
+  ASSERT_EQ(::fstatfs(one.get(), &system), 0);
+  const bool told = system.f_type == 0x50494446;
+  Processes processes;
+  const ProcessId first = *processes.enter(0, one);
+  EXPECT_EQ(*processes.enter(0, two) == first, told);
+  EXPECT_NE(*processes.enter(0, other), first);
+  if (told) EXPECT_EQ(processes.enter(two).id, first);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -22,6 +24,14 @@ int pid_of(const UniqueFd& pidfd) {
     if (line.starts_with("Pid:")) return std::atoi(line.c_str() + 4);
   return 0;
 }
+// Linux 6.9 gives pidfds inodes, one a process and never given again.
+constexpr std::uint64_t kPidFs = 0x50494446;
+std::uint64_t inode_of(const UniqueFd& pidfd) {
+  struct statfs system{};
+  struct stat status{};
+  if (::fstatfs(pidfd.get(), &system) != 0 || static_cast<std::uint64_t>(system.f_type) != kPidFs) return 0;
+  return ::fstat(pidfd.get(), &status) == 0 ? status.st_ino : 0;
+}
 }  // namespace
 
 OldProcess Processes::enter(const UniqueFd& pidfd) {
@@ -32,15 +42,18 @@ OldProcess Processes::enter(const UniqueFd& pidfd) {
 }
 
 // A process id is given again as soon as its process has ended. 0: of a PID namespace that we
-// cannot see; each session is its own.
+// cannot see; each session is its own where the pidfd does not tell.
 Result<ProcessId> Processes::enter(int pid, const UniqueFd& pidfd) {
-  for (const Process& each : processes_)
-    if (pid > 0 && each.pid == pid && !shm::process_ended(each.pidfd)) return each.id;
+  const std::uint64_t inode = inode_of(pidfd);
+  for (const Process& each : processes_) {
+    if (inode != 0 && each.inode == inode) return each.id;
+    if (inode == 0 && pid > 0 && each.pid == pid && !shm::process_ended(each.pidfd)) return each.id;
+  }
   if (processes_.size() >= limits::kProcesses)
     return busy(format_text("%u processes that have attached are alive; end some", limits::kProcesses));
   UniqueFd copy(::fcntl(pidfd.get(), F_DUPFD_CLOEXEC, 0));
   if (!copy.valid()) return errno_error("cannot duplicate a pidfd");
-  processes_.push_back({ProcessId(++last_), pid, std::move(copy)});
+  processes_.push_back({ProcessId(++last_), pid, std::move(copy), inode});
   return processes_.back().id;
 }
 

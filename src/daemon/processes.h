@@ -33,6 +33,7 @@ class Processes {
     ProcessId id;
     int pid = 0;
     UniqueFd pidfd;
+    std::uint64_t inode = 0;  // of the pidfd, where it names the process; 0: it does not
   };
   std::vector<Process> processes_;
   std::uint64_t last_ = 0;
