@@ -355,6 +355,22 @@ TEST(OldGrants, AStalledEngineIsSeenAndCostsItsSlabWhenRoomIsNeeded) {
   EXPECT_EQ(bed.pool->stats().quarantined, 2 * kBytes);
 }
 
+// A copy that hangs in an engine that beats is not a stall, over a restart as before.
+TEST(OldGrants, WhoBeatsWhileItsCopyHangsIsNoStalledEngine) {
+  Bed bed(1);
+  bed.set(0, RecordState::kActive);
+  bed.start();
+  for (int i = 0; i < 200; ++i) {
+    ++bed.memory().header().client_beat;
+    bed.pass(seconds(1));
+    bed.grants->relieve();
+    ASSERT_FALSE(bed.grants->stalled());
+    ASSERT_TRUE(bed.grants->take_condemned([](Epoch) { return false; }).empty());
+  }
+  EXPECT_EQ(bed.grants->pending(), 1u);
+  EXPECT_FALSE(bed.tainted());
+}
+
 TEST(OldGrants, AStalledEngineIsCondemnedOnceUnlessItIsSpared) {
   Bed bed(1);
   bed.set(0, RecordState::kActive);
