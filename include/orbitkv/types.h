@@ -37,6 +37,33 @@ enum class RecoveryRule : std::uint8_t {
   kCheckpoint = 3,  // the page that ends at b. Recurrent and convolution state
 };
 
+// What an interest is bound to (docs/tp.md). All zero: whatever it is now.
+struct InterestAuthority {
+  std::uint64_t incarnation = 0;       // the life of the Manager
+  std::uint64_t generation = 0;        // of the instance: rises when a rank registers
+  std::array<std::byte, 16> layout{};  // digest of the namespace and the ranks' shards
+  std::uint16_t consumers = 0;         // ranks of the instance, each of which restores
+  explicit operator bool() const { return *this != InterestAuthority{}; }
+  friend bool operator==(const InterestAuthority&, const InterestAuthority&) = default;
+};
+enum class InterestVerb : std::uint8_t {
+  kPoll = 1,
+  kClaim = 2,   // leases what is acquired
+  kCancel = 3,  // ends the operation
+  kClose = 4,   // ends the interest
+};
+// Of the newest operation of an interest.
+enum class InterestPhase : std::uint8_t {
+  kUnknown = 0,     // no such interest, or the operation is not its newest: nothing was touched
+  kCollecting = 1,  // parts of the list are to come
+  kAcquiring = 2,   // blocks are on their way, or it waits for budget
+  kAcquired = 3,    // held for the interest; nothing is leased
+  kMissing = 4,     // it ended with nothing
+  kClaimed = 5,     // leased; held until it is cancelled or closed, also when every rank has restored
+  kEnded = 6,       // cancelled, expired, or its instance has left: nothing is held
+  kClosed = 7,
+};
+
 // Destination "leave this block alone": that block of the lease is not restored.
 inline constexpr std::uint32_t kHole = 0xFFFFFFFFu;
 

@@ -80,6 +80,14 @@ inline constexpr std::uint32_t kPasses = 16;            // of one in the line, b
 inline constexpr std::uint32_t kLookBehind = 16;        // of one instance, behind one that does not fit
 inline constexpr std::uint32_t kUnpinsPerTurn = 16 * 1024;     // of a lease that ended: more go on over turns
 inline constexpr std::uint64_t kLinePagesPerTurn = 64 * 1024;  // that are looked up for the line
+inline constexpr std::uint32_t kInterests = 1024;              // of the host
+inline constexpr std::uint32_t kInterestsPerInstance = 128;
+inline constexpr std::uint32_t kInterestOperations = 128;  // operation ids of one interest
+inline constexpr std::uint32_t kInterestParts = 1024;      // of one operation's list
+inline constexpr std::uint32_t kInterestWindow =
+    1024;  // ids of a coordinator that are told apart from used ones
+inline constexpr std::uint32_t kInterestCoordinators = 8;  // of a session whose ids are remembered
+inline constexpr std::uint32_t kInterestGroup = 64;        // participants of one coordinator
 inline constexpr std::uint32_t kInstances = 64;
 inline constexpr std::uint32_t kBlocks = 1u << 30;  // entries of the block table (--max-blocks)
 inline constexpr std::uint32_t kNamespaces = 1024;

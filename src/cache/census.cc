@@ -4,6 +4,7 @@
 #include <set>
 
 #include "cache/images.h"
+#include "cache/interests.h"
 #include "cache/leases.h"
 #include "cache/loads.h"
 #include "cache/operations.h"
@@ -95,6 +96,10 @@ void Recoveries::count(Census& census) const {
     add(census.recoveries, recovery.state);
     census.tickets += recovery.places.unfinished() ? 1 : 0;
   }
+}
+
+void Interests::count(Census& census) const {
+  for (const auto& [key, interest] : interests_) add(census.interests, interest.state);
 }
 
 }  // namespace orbitkv::cache

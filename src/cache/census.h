@@ -23,6 +23,7 @@ struct Census {
   Counts<LeaseState> leases{};  // kRetired: not counted
   // Likewise.
   Counts<RecoveryState> recoveries{};
+  Counts<InterestState> interests{};  // kClosed: there are none
   RetireState retire = RetireState::kIdle;
   ByteCount held;             // extents of the pool that images have, in any state
   ByteCount charged;          // by leases, restores of leases that ended, and reads that drain

@@ -63,7 +63,8 @@ Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* ti
       retirer({pool_in, images, loads, leases, operations, publisher, restorer, c.retire_store_wait,
                c.retire_claim_wait}),
       warms({sessions, line, leases}),
-      drops({images, namespaces, loads}) {
+      drops({images, namespaces, loads}),
+      interests({c.incarnation, c.reply_ttl, c.interest_idle}, {instances, namespaces, leases, recoveries}) {
   leases.set_publishing(publisher);
   if (tier != nullptr) images.set_keeper(&spill);
   if (c.kept == nullptr) return;
@@ -170,6 +171,7 @@ void Core::close_session(SessionId session_id, TimePoint now) {
   step(session.state, SessionEvent::kClosed);
   if (!was_open) return;
   impl_->warms.end_session(session_id);
+  impl_->interests.end_session(session_id);
   impl_->recoveries.end_session(session_id);
   impl_->leases.end_session(session_id);
   impl_->withdraw_all(session_id, session_closed(session_id), now);
@@ -314,6 +316,7 @@ void Core::tick(TimePoint now) {
   impl_->images.set_clock(now);
   impl_->leases.expire(now);
   impl_->recoveries.expire(now);
+  impl_->interests.expire(now);
   impl_->recoveries.look_again();
   tier_ready(now);  // in case its word was lost
   impl_->spill.write_behind();
@@ -367,6 +370,7 @@ CoreStats Core::stats() const {
   s.recoveries_missed = recoveries.missed;
   s.recovery_waits = recoveries.waits;
   s.leased = images.pinned;
+  s.interests = impl_->interests.stats();
   impl_->add_budget_stats(s);
   s.quarantined = impl_->pool.stats().quarantined;
   impl_->add_class_stats(s);
@@ -383,6 +387,7 @@ Census Core::census() const {
   impl_->leases.count(census);
   impl_->recoveries.count(census);
   for (const auto& [reader, records] : impl_->kept_reads) census.pinned += records.size();
+  impl_->interests.count(census);
   census.retire = impl_->retirer.report().state;
   census.charged = impl_->leases.charged(impl_->operations) + impl_->loads.draining();
   return census;

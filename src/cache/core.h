@@ -76,16 +76,19 @@ struct CoreConfig {
   // Bytes that queries may hold, each owner counted: of all instances (0: four times the pool as
   // configured), and of one (0: half of that).
   ByteCount query_budget, query_instance_budget;
+  Duration interest_idle = seconds(30);     // an interest that nobody speaks of ends
   Duration prepare_ttl = seconds(1);        // a preparation that is ready and nobody claims
   Duration full_prefix_wait = seconds(30);  // at most, for other publishers
   Duration retire_store_wait = seconds(2);  // for the tier to take what a slab that retires holds
   Duration retire_claim_wait = seconds(2);  // for claimed copies on it
+  Incarnation incarnation = {};             // of this life of the Manager
   mem::KeptTable* kept = nullptr;           // where images outlive the process; outlives the core
   std::array<std::uint64_t, 2> seed{1,
                                     2};  // of lease ids, revisions and table hashes: getrandom in the daemon
 };
 
-enum class QueryMode : std::uint8_t { kDiscover = 1, kRead = 2 };
+// kInterest: read for an interest, whose id is the request id; nobody else finds it.
+enum class QueryMode : std::uint8_t { kDiscover = 1, kRead = 2, kInterest = 3 };
 
 struct QueryPart {
   InstanceId instance;
@@ -126,6 +129,7 @@ struct TicketName {
   GroupId group;  // of a prefix
   std::string_view request_id;
   TicketKind kind = TicketKind::kPrefix;
+  bool interest = false;  // of one, and not of whoever asks under the same id
 };
 enum class TicketState : std::uint8_t {
   kUnknown,  // no such ticket, or of another revision: nothing was touched. A miss of the attempt
@@ -172,6 +176,45 @@ struct RecoveryPart {
   std::span<const BlockHash> hashes;
   Revision revision = {};  // as in QueryPart
   bool prepare = false;    // likewise
+  bool interest = false;   // as in TicketName
+};
+
+// One operation of an interest: what a coordinator wants to have held at this Manager, one of
+// several that one engine's ranks stand at (docs/tp.md).
+struct InterestName {
+  InstanceId instance;
+  InterestId interest;
+  InterestOperation operation;
+};
+struct InterestPart {
+  InterestName name;
+  InterestAuthority authority;    // zero: whatever it is now
+  GroupId group;                  // of a prefix
+  std::optional<TokenTail> tail;  // of a recovery: all pages of the boundary
+  std::uint32_t first = 0, total = 0;
+  std::span<const BlockHash> hashes;
+};
+struct InterestCall {
+  InterestName name;
+  InterestAuthority authority;
+  InterestVerb verb = InterestVerb::kPoll;
+  std::uint32_t blocks = 0;  // of a claim: of a prefix no more than are acquired, the rest goes back
+};
+struct InterestAnswer {
+  InterestPhase phase = InterestPhase::kUnknown;
+  InterestAuthority authority;
+  InterestOperation operation;  // the newest
+  std::uint32_t blocks = 0;     // held: of a prefix its run, of a recovery its pages. Collecting: taken
+  bool admitted = true;         // acquiring: false, it waits for budget or room and holds nothing
+  Missing why = Missing::kNone;
+  GroupId missing;                  // of a recovery
+  std::vector<TicketLease> leases;  // claimed
+};
+struct InterestStats {
+  std::uint32_t interests = 0;
+  std::uint64_t operations = 0, claims = 0;
+  std::uint64_t lost = 0;   // operations that ended by themselves, or that nobody spoke of
+  std::uint64_t stale = 0;  // calls with an authority that is over
 };
 
 // A list that may be asked for soon. Whoever gives it is promised nothing.
@@ -266,6 +309,7 @@ struct CoreStats {
   std::uint64_t early_leases = 0, awaited_restores = 0;
   std::uint64_t loading = 0;  // now
   ByteCount loading_bytes;
+  InterestStats interests;
   // Blocks to the tier.
   std::uint64_t spilled = 0, spilled_bytes = 0, spill_failures = 0, spills_refused = 0;
   std::uint64_t spilling = 0;  // now
@@ -379,6 +423,13 @@ class Core {
   Result<TicketAnswer> poll(SessionId session, const TicketName& ticket, Revision revision, TimePoint now);
   // Revision 0: whichever. Of another revision, or unknown: nothing to do.
   Status cancel(SessionId session, const TicketName& ticket, Revision revision = {});
+
+  // The newest operation of an interest, part by part; a higher one takes its place. Told again it
+  // answers as a poll. kRecompute: the authority is over. kReject: another list under the same
+  // operation, a claimed interest, or one that was closed. kBusy: a bound.
+  Result<InterestAnswer> submit_interest(SessionId session, const InterestPart& part, TimePoint now);
+  // Submits nothing. A cancel or close is never refused.
+  Result<InterestAnswer> interest(SessionId session, const InterestCall& call, TimePoint now);
 
   // ---- completions ----
   void drained(const OperationKey& op, const DrainReport& report, TimePoint now);

@@ -10,6 +10,7 @@
 #include "cache/grants.h"
 #include "cache/images.h"
 #include "cache/instances.h"
+#include "cache/interests.h"
 #include "cache/leases.h"
 #include "cache/loads.h"
 #include "cache/namespaces.h"
@@ -37,6 +38,7 @@ struct Core::Impl final : Admitting {
   // kBusy: a rank of the instance is absent.
   Result<const Instance*> complete_instance(const InstanceId& id);
   Result<Leases::Target> target_of(const Instance& instance, GroupId group);
+  Result<RecoveryPlan> plan_of(const Instance& instance, const TokenTail& tail);
   // What a call of a session that is not open is answered.
   Error not_open(SessionId session) const;
   void withdraw(OperationIndex index, const Error& why, TimePoint now);
@@ -69,6 +71,7 @@ struct Core::Impl final : Admitting {
   Warms warms;
   Drops drops;
   std::map<mem::KeptReader, std::vector<RecordId>> kept_reads;  // pinned
+  Interests interests;                                          // before what it asks
   TimePoint latest;                                             // that a caller said
 };
 

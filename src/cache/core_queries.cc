@@ -46,23 +46,27 @@ Result<QueryAnswer> Core::query(SessionId session, const QueryPart& part, TimePo
   return answer;
 }
 
-// The client names the boundary, never the set: a list of any other length is not of it.
-Result<TicketAnswer> Core::read_recovery(SessionId session, const RecoveryPart& part, TimePoint now) {
-  if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
-  ORBITKV_ASSIGN_OR_RETURN(const Instance* instance, impl_->complete_instance(part.instance));
-  const model::RecoveryContract& contract = *instance->contract;
-  ORBITKV_ASSIGN_OR_RETURN(
-      const auto ranges,
-      contract.required_ranges(contract.name_space(), {part.tail.origin, part.tail.boundary}));
+Result<RecoveryPlan> Core::Impl::plan_of(const Instance& instance, const TokenTail& tail) {
+  const model::RecoveryContract& contract = *instance.contract;
+  ORBITKV_ASSIGN_OR_RETURN(const auto ranges,
+                           contract.required_ranges(contract.name_space(), {tail.origin, tail.boundary}));
   RecoveryPlan plan;
   std::uint32_t first = 0;
   for (const model::GroupRange& range : ranges) {
-    ORBITKV_ASSIGN_OR_RETURN(const Leases::Target target, impl_->target_of(*instance, range.group));
+    ORBITKV_ASSIGN_OR_RETURN(const Leases::Target target, target_of(instance, range.group));
     const auto pages =
         static_cast<std::uint32_t>((range.tokens.end - range.tokens.begin) / contract.page_tokens());
     plan.push_back({range.group, target, first, pages});
     first += pages;
   }
+  return plan;
+}
+
+// The client names the boundary, never the set: a list of any other length is not of it.
+Result<TicketAnswer> Core::read_recovery(SessionId session, const RecoveryPart& part, TimePoint now) {
+  if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
+  ORBITKV_ASSIGN_OR_RETURN(const Instance* instance, impl_->complete_instance(part.instance));
+  ORBITKV_ASSIGN_OR_RETURN(RecoveryPlan plan, impl_->plan_of(*instance, part.tail));
   Result<TicketAnswer> answer = impl_->recoveries.read(session, part, std::move(plan), now);
   impl_->wake(now);
   return answer;
@@ -90,6 +94,7 @@ Status Core::release(SessionId session_id, LeaseId id) {
       std::none_of(session->registrations.begin(), session->registrations.end(), of_instance)) {
     return reject("the lease belongs to another instance");
   }
+  if (lease->held) return reject("an interest holds the lease; cancel or close that");
   impl_->leases.release(*lease);
   if (impl_->line.count() > 0) impl_->wake(impl_->latest);
   return ok_status();
@@ -116,6 +121,30 @@ Status Core::cancel(SessionId session, const TicketName& ticket, Revision revisi
   }
   impl_->wake(impl_->latest);
   return ended;
+}
+
+// ---- interests ----
+
+Result<InterestAnswer> Core::submit_interest(SessionId session, const InterestPart& part, TimePoint now) {
+  if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
+  ORBITKV_RETURN_IF_ERROR(impl_->interests.check(session, part));
+  ORBITKV_ASSIGN_OR_RETURN(const Instance* instance, impl_->complete_instance(part.name.instance));
+  Interests::Asked asked;
+  if (part.tail) {
+    ORBITKV_ASSIGN_OR_RETURN(asked.plan, impl_->plan_of(*instance, *part.tail));
+  } else {
+    ORBITKV_ASSIGN_OR_RETURN(asked.target, impl_->target_of(*instance, part.group));
+  }
+  Result<InterestAnswer> answer = impl_->interests.submit(session, part, std::move(asked), now);
+  impl_->wake(now);
+  return answer;
+}
+
+Result<InterestAnswer> Core::interest(SessionId session, const InterestCall& call, TimePoint now) {
+  if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
+  Result<InterestAnswer> answer = impl_->interests.call(session, call, now);
+  impl_->wake(now);
+  return answer;
 }
 
 }  // namespace orbitkv::cache

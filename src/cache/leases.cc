@@ -176,6 +176,7 @@ void Leases::answer_last(std::uint32_t index, TimePoint now, QueryAnswer& answer
   }
   answer.admitted = lease.state != LeaseState::kWaiting;
   answer.loading = lease.state == LeaseState::kLoading || !answer.admitted;
+  if (lease.name.mode == QueryMode::kInterest) return;  // its claim tells it
   answer.lease = lease.id;
   answer.again = lease.delivered;
   if (lease.state == LeaseState::kReady) deliver(LeaseIndex(index), now);
@@ -309,7 +310,7 @@ bool Leases::recognise(Lease& lease, const Seen& seen) {
 
 void Leases::absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer) {
   Lease& lease = leases_[index];
-  const bool read = lease.name.mode == QueryMode::kRead;
+  const bool read = lease.name.mode != QueryMode::kDiscover;
   const auto count = static_cast<std::uint32_t>(seen.lookups.size());
   seen.takes = read && lease.run_open;
   ask_tier(seen, answer);

@@ -114,6 +114,7 @@ struct LeaseValues {
   bool untold = false;                // claimed, and the tier has not heard of all its parts
   bool full = false;                  // other publishers are waited for
   bool awaits = false;                // one of them is
+  bool held = false;                  // by an interest: the last consumption does not end it
   bool warm = false;                  // a piece of a hint: without a name, never leased
   ListDigest digest;
   AccountIndex account = kNoAccount;
@@ -186,7 +187,10 @@ class Leases {
   void consume(Lease& lease, std::uint16_t rank, std::uint32_t blocks);
   void release(Lease& lease);
   Result<TicketAnswer> poll(SessionId session, const TicketName& ticket, Revision revision, TimePoint now);
-  // Both modes. kReject: the query belongs to another session.
+  // Of an interest: delivers its lease of the first `blocks`, which from then on ends by cancel or by
+  // its term alone.
+  TicketAnswer hold(const TicketName& ticket, Revision revision, std::uint32_t blocks, TimePoint now);
+  // Both modes, or that of an interest. kReject: the query belongs to another session.
   Status cancel(SessionId session, const TicketName& ticket, Revision revision);
   void end_session(SessionId session);
   void end_instance(const InstanceId& instance);
@@ -267,6 +271,7 @@ class Leases {
   // It becomes a lease that is not delivered.
   void open_member(LeaseIndex index);
   void deliver(LeaseIndex index, TimePoint now);
+  void hold(LeaseIndex index) { leases_[index.value].held = true; }
   // Somebody asks for a prepared one.
   void claim_member(LeaseIndex index);
   void end_member(LeaseIndex index, Revision revision);

@@ -26,7 +26,7 @@ void Leases::consume(Lease& lease, std::uint16_t rank, std::uint32_t blocks) {
   std::uint32_t& consumed = lease.consumed.at(rank);
   consumed += blocks;
   ORBITKV_CHECK(consumed <= lease.hits, "a rank consumed more than the lease holds");
-  if (consumed == lease.hits && --lease.ranks_left == 0) {
+  if (consumed == lease.hits && --lease.ranks_left == 0 && !lease.held) {
     retire(index_of(lease), LeaseEvent::kConsumeLast);
   } else {
     step(lease.state, LeaseEvent::kConsume);
@@ -38,7 +38,8 @@ void Leases::release(Lease& lease) {
 }
 
 Status Leases::cancel(SessionId session, const TicketName& ticket, Revision revision) {
-  for (const QueryMode mode : {QueryMode::kDiscover, QueryMode::kRead}) {
+  for (const QueryMode mode : {QueryMode::kDiscover, QueryMode::kRead, QueryMode::kInterest}) {
+    if (ticket.interest != (mode == QueryMode::kInterest)) continue;
     const auto it = by_name_.find(QueryNameView{ticket.instance, ticket.group, mode, ticket.request_id});
     if (it == by_name_.end()) continue;
     const Lease& lease = leases_[it->second];
@@ -101,8 +102,8 @@ void Leases::deliver(LeaseIndex index, TimePoint now) {
 Result<TicketAnswer> Leases::poll(SessionId session, const TicketName& ticket, Revision revision,
                                   TimePoint now) {
   expire(now);
-  const auto it =
-      by_name_.find(QueryNameView{ticket.instance, ticket.group, QueryMode::kRead, ticket.request_id});
+  const QueryMode mode = ticket.interest ? QueryMode::kInterest : QueryMode::kRead;
+  const auto it = by_name_.find(QueryNameView{ticket.instance, ticket.group, mode, ticket.request_id});
   if (it == by_name_.end()) return TicketAnswer{};
   const Lease& lease = leases_[it->second];
   if (lease.session != session) {
@@ -125,10 +126,30 @@ TicketAnswer Leases::tell(std::uint32_t index, TimePoint now) {
     retire(index, LeaseEvent::kTold);
   } else if (lease.id && !lease.prepared) {
     answer.state = TicketState::kReady;
-    answer.leases = {{lease.name.group, lease.hits, lease.id}};
     answer.again = lease.delivered;
+    if (lease.name.mode == QueryMode::kInterest) return answer;  // hold() tells it
+    answer.leases = {{lease.name.group, lease.hits, lease.id}};
     if (!lease.delivered) deliver(LeaseIndex(index), now);
   }
+  return answer;
+}
+
+TicketAnswer Leases::hold(const TicketName& ticket, Revision revision, std::uint32_t blocks, TimePoint now) {
+  const auto it =
+      by_name_.find(QueryNameView{ticket.instance, ticket.group, QueryMode::kInterest, ticket.request_id});
+  if (it == by_name_.end() || leases_[it->second].revision != revision || !leases_[it->second].id) return {};
+  Lease& lease = leases_[it->second];
+  if (blocks < lease.hits && !lease.held) {
+    cut(it->second, blocks, now);
+    places_.shrink_list(lease.places, blocks * ByteCount(sizeof(RecordId)));
+  }
+  lease.held = true;
+  TicketAnswer answer;
+  answer.state = TicketState::kReady;
+  answer.again = lease.delivered;
+  answer.hit_blocks = lease.hits;
+  answer.leases = {{lease.name.group, lease.hits, lease.id}};
+  if (!lease.delivered) deliver(LeaseIndex(it->second), now);
   return answer;
 }
 

@@ -71,7 +71,7 @@ Result<TicketAnswer> Recoveries::read(SessionId session, const RecoveryPart& par
   ORBITKV_RETURN_IF_ERROR(check_part(part, plan));
   expire(now);
   settle(now);
-  const auto it = by_name_.find(NameView{part.instance, part.request_id});
+  const auto it = by_name_.find(NameView{part.instance, part.request_id, part.interest});
   if (it == by_name_.end()) {
     if (part.first != 0) return out_of_order(0, part);
     ORBITKV_ASSIGN_OR_RETURN(const std::uint32_t index,
@@ -167,6 +167,7 @@ Result<std::uint32_t> Recoveries::start(Begin begin, const RecoveryPart& part, R
   r = Recovery{};
   r.instance = part.instance;
   r.request_id = part.request_id;
+  r.interest = part.interest;
   r.session = begin.session;
   r.state = RecoveryState::kCollecting;
   r.revision = p_.leases.next_revision();
@@ -178,7 +179,7 @@ Result<std::uint32_t> Recoveries::start(Begin begin, const RecoveryPart& part, R
   r.started = begin.started;
   r.prepared = begin.prepare;
   r.places = std::move(places);
-  by_name_.emplace(Name{r.instance, r.request_id}, index);
+  by_name_.emplace(Name{r.instance, r.request_id, r.interest}, index);
   deadlines_.set(index, Term::kCollect, r.started + std::max(config_.load_wait, kCollectAtLeast));
   return index;
 }
@@ -238,7 +239,7 @@ void Recoveries::retire(std::uint32_t index, RecoveryEvent event) {
   deadlines_.clear(index);
   end_members(r);
   p_.leases.places().give_back(std::move(r.places));
-  by_name_.erase(by_name_.find(NameView{r.instance, r.request_id}));
+  by_name_.erase(by_name_.find(NameView{r.instance, r.request_id, r.interest}));
   std::vector<BlockHash>().swap(r.hashes);
   free_.push_back(index);
 }
@@ -272,7 +273,7 @@ GroupId Recoveries::slowest(const Recovery& r) const {
 }
 
 Result<std::uint32_t> Recoveries::find(SessionId session, const TicketName& ticket) const {
-  const auto it = by_name_.find(NameView{ticket.instance, ticket.request_id});
+  const auto it = by_name_.find(NameView{ticket.instance, ticket.request_id, ticket.interest});
   if (it == by_name_.end()) return kNoLink;
   const SessionId owner = recoveries_[it->second].session;
   if (owner == session) return it->second;
@@ -312,6 +313,24 @@ void Recoveries::end_instance(const InstanceId& instance) {
 
 // ---- answers ----
 
+TicketAnswer Recoveries::hold(const TicketName& ticket, Revision revision, TimePoint now) {
+  const auto it = by_name_.find(NameView{ticket.instance, ticket.request_id, ticket.interest});
+  TicketAnswer answer;
+  if (it == by_name_.end()) return answer;
+  const Recovery& r = recoveries_[it->second];
+  const bool whole = r.state == RecoveryState::kReady && r.members_left == r.members.size();
+  if (r.revision != revision || !whole) return answer;
+  answer.state = TicketState::kReady;
+  answer.again = r.delivered;
+  if (!r.delivered) deliver(it->second, now);
+  for (std::size_t i = 0; i < r.members.size(); ++i) {
+    p_.leases.hold(r.members[i]);
+    answer.leases.push_back(
+        {r.plan[i].group, r.plan[i].count, p_.leases.member(r.members[i], r.revision)->id});
+  }
+  return answer;
+}
+
 void Recoveries::deliver(std::uint32_t index, TimePoint now) {
   Recovery& r = recoveries_[index];
   r.delivered = true;
@@ -327,9 +346,10 @@ TicketAnswer Recoveries::tell(std::uint32_t index, TimePoint now) {
   if (r.prepared) {
     answer.state = TicketState::kLoading;
   } else if (r.state == RecoveryState::kReady) {
-    if (!untouched(r)) return answer;
+    if (r.interest ? r.members_left < r.members.size() : !untouched(r)) return answer;
     answer.state = TicketState::kReady;
     answer.again = r.delivered;
+    if (r.interest) return answer;  // hold() tells it
     if (!r.delivered) deliver(index, now);
     for (std::size_t i = 0; i < r.members.size(); ++i) {
       answer.leases.push_back(

@@ -66,6 +66,8 @@ class Recoveries {
   // parts are out of order. kBusy: a bound.
   Result<TicketAnswer> read(SessionId session, const RecoveryPart& part, RecoveryPlan plan, TimePoint now);
   Result<TicketAnswer> poll(SessionId session, const TicketName& ticket, Revision revision, TimePoint now);
+  // As Leases::hold(), of all groups.
+  TicketAnswer hold(const TicketName& ticket, Revision revision, TimePoint now);
   // Ends also what was delivered and is not consumed.
   Status cancel(SessionId session, const TicketName& ticket, Revision revision);
   void end_session(SessionId session);
@@ -87,21 +89,24 @@ class Recoveries {
   struct Name {
     InstanceId instance;
     std::string request_id;
+    bool interest = false;
   };
   struct NameView {
     InstanceId instance;
     std::string_view request_id;
+    bool interest = false;
   };
   struct Hash {
     using is_transparent = void;
+    static NameView view(const Name& n) { return {n.instance, n.request_id, n.interest}; }
     std::size_t operator()(const NameView& name) const;
-    std::size_t operator()(const Name& n) const { return (*this)(NameView{n.instance, n.request_id}); }
+    std::size_t operator()(const Name& n) const { return (*this)(view(n)); }
   };
   struct Equal {
     using is_transparent = void;
-    static NameView view(const Name& n) { return {n.instance, n.request_id}; }
+    static NameView view(const Name& n) { return Hash::view(n); }
     bool operator()(const NameView& a, const NameView& b) const {
-      return a.instance == b.instance && a.request_id == b.request_id;
+      return a.instance == b.instance && a.request_id == b.request_id && a.interest == b.interest;
     }
     bool operator()(const Name& a, const Name& b) const { return (*this)(view(a), view(b)); }
     bool operator()(const Name& a, const NameView& b) const { return (*this)(view(a), b); }
@@ -128,6 +133,7 @@ class Recoveries {
   struct Recovery {
     InstanceId instance;
     std::string request_id;
+    bool interest = false;  // nobody but it finds this, and its claim alone tells the leases
     SessionId session;
     RecoveryState state = RecoveryState::kRetired;
     Revision revision;

@@ -279,6 +279,52 @@ inline constexpr Transitions<RecoveryState, RecoveryEvent> kRecovery{{{
 }}};
 }  // namespace detail
 
+// ---- interest: the newest operation of one ----
+
+enum class InterestState : std::uint8_t {
+  kCollecting,  // parts of its list are to come
+  kAcquiring,   // its query or recovery waits or loads
+  kAcquired,    // what it asks for is held, and nobody has been given a lease
+  kMissed,      // there is nothing to hold
+  kClaimed,     // leased; held over the last consumption
+  kEnded,       // nothing is held, or there was no operation yet
+  kClosed,      // the object is about to be reused
+  kIllegal,
+};
+enum class InterestEvent : std::uint8_t {
+  kPart,   // a part that is not the last
+  kLoads,  // all parts are there, and it is waited for
+  kReady,
+  kMiss,
+  kNewer,  // a newer operation takes its place
+  kClaim,
+  kCancel,
+  kLost,  // its query or recovery has ended by itself
+  kClose,
+  kCount,
+};
+
+namespace detail {
+using N = InterestState;
+inline constexpr Transitions<InterestState, InterestEvent> kInterest{{{
+    // kPart, kLoads, kReady, kMiss, kNewer, kClaim, kCancel, kLost, kClose
+    {{N::kCollecting, N::kAcquiring, N::kAcquired, N::kMissed, N::kCollecting, N::kIllegal, N::kEnded,
+      N::kEnded, N::kClosed}},  // kCollecting
+    {{N::kIllegal, N::kIllegal, N::kAcquired, N::kMissed, N::kCollecting, N::kIllegal, N::kEnded, N::kEnded,
+      N::kClosed}},  // kAcquiring
+    {{N::kIllegal, N::kIllegal, N::kIllegal, N::kIllegal, N::kCollecting, N::kClaimed, N::kEnded, N::kEnded,
+      N::kClosed}},  // kAcquired
+    {{N::kIllegal, N::kIllegal, N::kIllegal, N::kIllegal, N::kCollecting, N::kIllegal, N::kEnded, N::kIllegal,
+      N::kClosed}},  // kMissed
+    {{N::kIllegal, N::kIllegal, N::kIllegal, N::kIllegal, N::kIllegal, N::kClaimed, N::kEnded, N::kEnded,
+      N::kClosed}},  // kClaimed
+    {{N::kIllegal, N::kIllegal, N::kIllegal, N::kIllegal, N::kCollecting, N::kIllegal, N::kEnded, N::kIllegal,
+      N::kClosed}},  // kEnded
+    {{N::kIllegal, N::kIllegal, N::kIllegal, N::kIllegal, N::kIllegal, N::kIllegal, N::kIllegal, N::kIllegal,
+      N::kIllegal}},  // kClosed
+}}};
+}  // namespace detail
+
 // ---- warm hint ----
 
 enum class WarmState : std::uint8_t {
@@ -455,6 +501,9 @@ constexpr LeaseState next(LeaseState s, LeaseEvent e) {
 }
 constexpr RecoveryState next(RecoveryState s, RecoveryEvent e) {
   return detail::kRecovery.next(s, e);
+}
+constexpr InterestState next(InterestState s, InterestEvent e) {
+  return detail::kInterest.next(s, e);
 }
 constexpr WarmState next(WarmState s, WarmEvent e) {
   return detail::kWarm.next(s, e);

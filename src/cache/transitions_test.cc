@@ -91,6 +91,18 @@ TEST(Transitions, Recovery) {
                                                                "-----------"});  // retired
 }
 
+TEST(Transitions, Interest) {
+  // events: part loads ready miss newer claim cancel lost close
+  // states: P collecting, L acquiring, A acquired, M missed, C claimed, E ended, X closed
+  expect_cells<InterestState, InterestEvent, 7, 9>("PLAMCEX", {"PLAMP-EEX",    // collecting
+                                                               "--AMP-EEX",    // acquiring
+                                                               "----PCEEX",    // acquired
+                                                               "----P-E-X",    // missed
+                                                               "-----CEEX",    // claimed
+                                                               "----P-E-X",    // ended
+                                                               "---------"});  // closed
+}
+
 TEST(Transitions, Warm) {
   // events: loads landed end
   // states: Q queued, L loading, E ended

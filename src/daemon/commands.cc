@@ -35,6 +35,13 @@ wire::TicketReply to_wire(const cache::TicketAnswer& a) {
   return out;
 }
 
+wire::InterestReply to_wire(const wire::InterestName& name, const cache::InterestAnswer& a) {
+  wire::InterestReply out{name.interest,  name.operation, a.operation, a.authority, a.phase,
+                          to_wire(a.why), a.missing,      a.admitted,  a.blocks,    {}};
+  for (const cache::TicketLease& l : a.leases) out.leases.push_back({l.group, l.blocks, l.lease});
+  return out;
+}
+
 cache::TicketKind to_core(wire::TicketKind kind) {
   switch (kind) {
     case wire::TicketKind::kPrefix: break;
@@ -92,6 +99,8 @@ Status CommandServer::dispatch(Session& session, const wire::Command& command, T
     case wire::Opcode::kReadRecovery: return read_recovery(session, now);
     case wire::Opcode::kWarm: return warm(session, now);
     case wire::Opcode::kPublishActivity: return publish_activity(now);
+    case wire::Opcode::kSubmitInterest: return submit_interest(session, now);
+    case wire::Opcode::kInterest: return interest(session, now);
   }
   return reject("unknown command");
 }
@@ -192,6 +201,30 @@ Status CommandServer::publish_activity(TimePoint now) {
   wire::encode(wire::ActivityReply{activity->open, activity->waiting, activity->lent, activity->dropped,
                                    activity->oldest},
                reply_);
+  return ok_status();
+}
+
+Status CommandServer::submit_interest(Session& session, TimePoint now) {
+  ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_interest_submit(request_));
+  cache::InterestPart part;
+  part.name = {in.name.instance, in.name.interest, in.name.operation};
+  part.authority = in.authority;
+  part.group = in.group;
+  if (in.kind == wire::InterestKind::kRecovery) part.tail = cache::TokenTail{in.origin, in.boundary};
+  part.first = in.first;
+  part.total = in.total;
+  part.hashes = in.hashes;
+  ORBITKV_ASSIGN_OR_RETURN(const auto answer, core_.submit_interest(session.id(), part, now));
+  wire::encode(to_wire(in.name, answer), reply_);
+  return ok_status();
+}
+
+Status CommandServer::interest(Session& session, TimePoint now) {
+  ORBITKV_ASSIGN_OR_RETURN(auto in, wire::decode_interest_call(request_));
+  const cache::InterestCall call{
+      {in.name.instance, in.name.interest, in.name.operation}, in.authority, in.verb, in.blocks};
+  ORBITKV_ASSIGN_OR_RETURN(const auto answer, core_.interest(session.id(), call, now));
+  wire::encode(to_wire(in.name, answer), reply_);
   return ok_status();
 }
 

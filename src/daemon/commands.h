@@ -31,6 +31,8 @@ class CommandServer {
   Status read_recovery(Session& session, TimePoint now);
   Status warm(Session& session, TimePoint now);
   Status publish_activity(TimePoint now);
+  Status submit_interest(Session& session, TimePoint now);
+  Status interest(Session& session, TimePoint now);
   // A prepared operation whose request the core refused ends here.
   void fail_if_prepared(Session& session, const cache::OperationKey& op, const Error& why);
 

@@ -43,6 +43,7 @@ Manager::~Manager() {
 Status Manager::start() {
   started_ = monotonic_now();
   incarnation_ = Incarnation(random_word());
+  options_.core.incarnation = incarnation_;
   const Epoch first_epoch(random_word());
   options_.core.seed = {random_word(), random_word()};
   ORBITKV_ASSIGN_OR_RETURN(loop_, rt::EventLoop::create());

@@ -127,6 +127,14 @@ json publishes_json(const std::optional<cache::PublishActivity>& of) {
           {"oldest_s", static_cast<double>(of->oldest.ns) / 1e9}};
 }
 
+json interests_json(const cache::InterestStats& i) {
+  return {{"open", i.interests},
+          {"operations", i.operations},
+          {"claims", i.claims},
+          {"lost", i.lost},
+          {"stale", i.stale}};
+}
+
 json budgets_json(const cache::BudgetStats& b) {
   return {{"limit", b.limit.value},
           {"instance_limit", b.instance_limit.value},
@@ -248,6 +256,7 @@ std::string Manager::status_json() const {
                  {"expired_leases", core.expired_leases},
                  {"undelivered", core.undelivered},
                  {"tickets", core.tickets},
+                 {"interests", interests_json(core.interests)},
                  {"recoveries", core.recoveries},
                  {"recoveries_missed", core.recoveries_missed},
                  {"recovery_waits", core.recovery_waits},

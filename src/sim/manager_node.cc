@@ -60,6 +60,7 @@ Status ManagerNode::start() {
   view_->unit = pool.unit;
   mapped_.clear();
   cache::CoreConfig core = config.core;
+  core.incarnation = Incarnation(life_);
   core.seed = {mix(config.seed, life_, 1), mix(config.seed, life_, 2)};
   if (keep_) {
     ORBITKV_ASSIGN_OR_RETURN(table_, keep_->make_table(*pool_, core.max_blocks, pool.unit));

@@ -121,6 +121,9 @@ std::string_view frame_name(FrameType type) {
     case FrameType::kWarmRequest: return "warm request";
     case FrameType::kActivityRequest: return "activity request";
     case FrameType::kActivityReply: return "activity reply";
+    case FrameType::kInterestSubmit: return "interest submit";
+    case FrameType::kInterestCall: return "interest call";
+    case FrameType::kInterestReply: return "interest reply";
     case FrameType::kErrorReply: return "error reply";
     case FrameType::kPlan: return "plan";
     case FrameType::kPublishResult: return "publish result";

@@ -55,7 +55,8 @@ Error refuse(std::string_view what, std::uint64_t found) {
 bool known(std::uint16_t opcode) {
   return (opcode >= static_cast<std::uint16_t>(Opcode::kPing) &&
           opcode <= static_cast<std::uint16_t>(Opcode::kWarm)) ||
-         opcode == static_cast<std::uint16_t>(Opcode::kPublishActivity);
+         (opcode >= static_cast<std::uint16_t>(Opcode::kPublishActivity) &&
+          opcode <= static_cast<std::uint16_t>(Opcode::kInterest));
 }
 
 bool is_ping(const Layout& layout) {

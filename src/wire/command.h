@@ -26,6 +26,8 @@ enum class Opcode : std::uint16_t {
   kReadRecovery = 8,
   kWarm = 9,
   kPublishActivity = 16,
+  kSubmitInterest = 17,
+  kInterest = 18,
 };
 
 // Client to Manager. The request frame lies in descriptor slot `slot`, `length`

@@ -101,6 +101,24 @@ inline bool within_limits(const TicketReply& m) {
          missing == (m.why > Missing::kNone && m.why <= Missing::kTooLarge) &&
          (m.admitted || m.state == TicketState::kLoading) && (!m.again || ready);
 }
+inline bool within_limits(const InterestSubmit& m) {
+  return m.name.interest.value > 0 && m.name.operation.value >= 1 && m.name.operation.value <= 128 &&
+         !m.hashes.empty() && m.first + m.hashes.size() <= m.total && m.total <= kMostHashes &&
+         m.authority.consumers <= 64 &&
+         (m.kind == InterestKind::kRecovery ? m.origin < m.boundary : m.origin + m.boundary == 0);
+}
+inline bool within_limits(const InterestCall& m) {
+  return m.name.interest.value > 0 && m.name.operation.value <= 128 && m.blocks <= kMostHashes &&
+         m.verb >= InterestVerb::kPoll && m.verb <= InterestVerb::kClose &&
+         (m.blocks > 0) == (m.verb == InterestVerb::kClaim);
+}
+inline bool within_limits(const InterestReply& m) {
+  const auto good = [](const TicketLease& l) { return l.lease && l.blocks > 0 && l.blocks <= kMostHashes; };
+  return m.phase <= InterestPhase::kClosed && m.why <= Missing::kTooLarge && m.blocks <= kMostHashes &&
+         m.operation.value <= 128 && m.newest.value <= 128 && m.leases.size() <= 16 &&
+         std::all_of(m.leases.begin(), m.leases.end(), good) &&
+         (m.leases.empty() || m.phase == InterestPhase::kClaimed);
+}
 inline bool within_limits(const ErrorReply& m) {
   return good_code(m.code) && m.text.size() <= 1024;
 }
@@ -213,6 +231,8 @@ inline const std::array<std::uint32_t, 2> kBlocks = {7, 0x01020304};
 inline const InstanceId kInstance{counting<16>(0x10)};
 inline const LeaseId kLease{counting<16>(0x20)};
 
+inline const InterestAuthority kAuthority{11, 12, counting<16>(0x30), 4};
+
 inline model::RankRegistration sample_rank() {
   model::RankRegistration rank;
   rank.instance = kInstance;
@@ -281,6 +301,33 @@ inline std::vector<DecoderCase> slot_cases() {
       {"activity_request", encoded(ActivityRequest{kInstance}), probe_frame<decode_activity_request>},
       {"activity_reply", encoded(ActivityReply{1, 2, ByteCount(4096), 3, nanoseconds(5)}),
        probe_frame<decode_activity_reply>},
+      {"interest_submit",
+       encoded(InterestSubmit{{kInstance, InterestId(21), InterestOperation(3)},
+                              kAuthority,
+                              InterestKind::kPrefix,
+                              GroupId(2),
+                              0,
+                              0,
+                              4,
+                              6,
+                              kHashes}),
+       probe_frame<decode_interest_submit>},
+      {"interest_call",
+       encoded(InterestCall{
+           {kInstance, InterestId(21), InterestOperation(3)}, kAuthority, InterestVerb::kClaim, 5}),
+       probe_frame<decode_interest_call>},
+      {"interest_reply",
+       encoded(InterestReply{InterestId(21),
+                             InterestOperation(3),
+                             InterestOperation(3),
+                             kAuthority,
+                             InterestPhase::kClaimed,
+                             Missing::kNone,
+                             {},
+                             true,
+                             5,
+                             {{GroupId(0), 3, kLease}, {GroupId(2), 2, kLease}}}),
+       probe_frame<decode_interest_reply>},
       {"error_reply", encoded(ErrorReply{Code::kRecompute, "no bytes"}), probe_frame<decode_error_reply>}};
 }
 

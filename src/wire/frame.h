@@ -37,6 +37,9 @@ enum class FrameType : std::uint16_t {
   kWarmRequest = 13,
   kActivityRequest = 16,
   kActivityReply = 17,
+  kInterestSubmit = 18,
+  kInterestCall = 19,
+  kInterestReply = 20,
   // Plan bank.
   kPlan = 32,
   kPublishResult = 33,

@@ -210,10 +210,47 @@ struct ActivityReply {
   Duration oldest;            // age, of the open and the waiting ones
 };
 
+// Query interests (docs/tp.md). Each frame says all that it is about, so that it may come by any
+// way, late, twice or never.
+struct InterestName {
+  InstanceId instance;
+  InterestId interest;          // not 0
+  InterestOperation operation;  // 1..limits::kInterestOperations; of a close 0
+};
+enum class InterestKind : std::uint8_t { kPrefix = 1, kRecovery = 2 };
+// One part of an operation's list; parts as in QueryRequest.
+struct InterestSubmit {
+  InterestName name;
+  InterestAuthority authority;  // zero: whatever it is now
+  InterestKind kind = InterestKind::kPrefix;
+  GroupId group;                           // of a prefix
+  std::uint64_t origin = 0, boundary = 0;  // of a recovery: tokens
+  std::uint32_t first = 0, total = 0;
+  std::span<const BlockHash> hashes;
+};
+struct InterestCall {
+  InterestName name;
+  InterestAuthority authority;
+  InterestVerb verb = InterestVerb::kPoll;
+  std::uint32_t blocks = 0;  // of a claim
+};
+struct InterestReply {
+  InterestId interest;
+  InterestOperation operation;  // as it was named
+  InterestOperation newest;     // 0: there is no such interest
+  InterestAuthority authority;
+  InterestPhase phase = InterestPhase::kUnknown;
+  Missing why = Missing::kNone;  // missing
+  GroupId missing;
+  bool admitted = true;             // false: acquiring, and waits for budget or room
+  std::uint32_t blocks = 0;         // held; collecting: taken of the list
+  std::vector<TicketLease> leases;  // told by a claim; ascending by group
+};
 // How many blocks fit one descriptor slot; longer input is split there.
 std::uint32_t query_hashes_per_frame(std::size_t request_id_bytes);
 std::uint32_t recovery_hashes_per_frame(std::size_t request_id_bytes);
 std::uint32_t warm_hashes_per_frame(std::size_t request_id_bytes);
+std::uint32_t interest_hashes_per_frame();
 std::uint32_t publish_blocks_per_frame();
 std::uint32_t restore_blocks_per_frame();
 
@@ -233,6 +270,9 @@ void encode(const WarmRequest&, Buffer& out);
 void encode(const TicketReply&, Buffer& out);
 void encode(const ActivityRequest&, Buffer& out);
 void encode(const ActivityReply&, Buffer& out);
+void encode(const InterestSubmit&, Buffer& out);
+void encode(const InterestCall&, Buffer& out);
+void encode(const InterestReply&, Buffer& out);
 void encode(const ErrorReply&, Buffer& out);
 void encode(const Plan&, Buffer& out);
 void encode(const PublishResult&, Buffer& out);
@@ -257,6 +297,9 @@ Result<ActivityReply> decode_activity_reply(std::span<const std::byte> frame);
 Result<RecoveryRequest> decode_recovery_request(std::span<const std::byte> frame);
 Result<WarmRequest> decode_warm_request(std::span<const std::byte> frame);
 Result<TicketReply> decode_ticket_reply(std::span<const std::byte> frame);
+Result<InterestSubmit> decode_interest_submit(std::span<const std::byte> frame);
+Result<InterestCall> decode_interest_call(std::span<const std::byte> frame);
+Result<InterestReply> decode_interest_reply(std::span<const std::byte> frame);
 Result<ErrorReply> decode_error_reply(std::span<const std::byte> frame);
 Result<Plan> decode_plan(std::span<const std::byte> frame);
 Result<PublishResult> decode_publish_result(std::span<const std::byte> frame);

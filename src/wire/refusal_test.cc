@@ -204,6 +204,40 @@ constexpr Violation kViolations[] = {
     {"warm_request", kBody + 18, 257, 2, "request id is too long"},
     {"warm_request", kBody + 20, 101, 1, "confidence above 100"},
     {"warm_request", kBody + 36, 0, 4, "without hashes"},
+    {"interest_submit", kBody + 48, 65, 2, "more consumers"},
+    {"interest_submit", kBody + 50, 1, 1, "reserved"},
+    {"interest_submit", kBody + 56, 0, 8, "no interest"},
+    {"interest_submit", kBody + 64, 0, 4, "no such operation"},
+    {"interest_submit", kBody + 64, 129, 4, "no such operation"},
+    {"interest_submit", kBody + 70, 3, 1, "unknown kind"},
+    {"interest_submit", kBody + 70, 2, 1, "has no group"},
+    {"interest_submit", kBody + 96, 1, 8, "a prefix with some"},
+    {"interest_submit", kBody + 76, (1u << 20) + 1, 4, "more blocks"},
+    {"interest_submit", kBody + 76, 5, 4, "beyond the whole list"},
+    {"interest_submit", kBody + 80, 0, 4, "without hashes"},
+    {"interest_call", kBody + 56, 0, 8, "no interest"},
+    {"interest_call", kBody + 64, 129, 4, "no such operation"},
+    {"interest_call", kBody + 64, 0, 4, "no such operation"},
+    {"interest_call", kBody + 68, 0, 4, "a claim of no blocks"},
+    {"interest_call", kBody + 72, 0, 1, "unknown verb"},
+    {"interest_call", kBody + 72, 5, 1, "unknown verb"},
+    {"interest_call", kBody + 72, 1, 1, "blocks without"},
+    {"interest_call", kBody + 72, 4, 1, "a close of one"},
+    {"interest_reply", kBody + 40, 0, 8, "no interest"},
+    {"interest_reply", kBody + 52, 129, 4, "no such operation"},
+    {"interest_reply", kBody + 56, 0, 4, "none is held"},
+    {"interest_reply", kBody + 60, 2, 1, "blocks that are not held"},
+    {"interest_reply", kBody + 56, (1u << 20) + 1, 4, "more blocks"},
+    {"interest_reply", kBody + 60, 8, 1, "unknown phase"},
+    {"interest_reply", kBody + 60, 4, 1, "miss without one"},
+    {"interest_reply", kBody + 60, 3, 1, "a lease that is not claimed"},
+    {"interest_reply", kBody + 61, 5, 1, "unknown reason"},
+    {"interest_reply", kBody + 62, 1, 2, "group without a miss"},
+    {"interest_reply", kBody + 64, 17, 2, "more leases than groups"},
+    {"interest_reply", kBody + 66, 2, 1, "unknown flags"},
+    {"interest_reply", kBody + 66, 1, 1, "does not acquire"},
+    {"interest_reply", kBody + 72 + 4, 0, 4, "without blocks"},
+    {"interest_reply", kBody + 96, 0, 2, "out of order"},
     {"error_reply", kBody, 0, 2, "unknown code"},
     {"error_reply", kBody, 6, 2, "unknown code"},
     {"error_reply", kBody + 2, 1025, 2, "text is too long"},
@@ -253,6 +287,9 @@ std::string refusal_of(std::string_view name, const Buffer& bytes) {
   if (bytes.size() == entry.size()) std::copy(bytes.begin(), bytes.end(), entry.begin());
   if (name == "command") return text(decode_command(entry));
   if (name == "reply") return text(decode_reply(entry));
+  if (name == "interest_submit") return text(decode_interest_submit(bytes));
+  if (name == "interest_call") return text(decode_interest_call(bytes));
+  if (name == "interest_reply") return text(decode_interest_reply(bytes));
   if (name == "query_request") return text(decode_query_request(bytes));
   if (name == "query_reply") return text(decode_query_reply(bytes));
   if (name == "publish_request") return text(decode_publish_request(bytes));

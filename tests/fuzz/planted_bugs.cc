@@ -107,6 +107,15 @@ constexpr Bug kBugs[] = {
      }},
     {"warm_request",
      [](View b) { return holds<decode_warm_request>(b, [](auto& m) { return m.group.value == 0xFFFF; }); }},
+    {"interest_submit",
+     [](View b) { return holds<decode_interest_submit>(b, [](auto& m) { return m.total == kMostHashes; }); }},
+    {"interest_call",
+     [](View b) {
+       return holds<decode_interest_call>(b,
+                                          [](auto& m) { return m.authority.consumers == limits::kShards; });
+     }},
+    {"interest_reply",
+     [](View b) { return holds<decode_interest_reply>(b, [](auto& m) { return m.blocks == kMostHashes; }); }},
     {"error_reply",
      [](View b) { return holds<decode_error_reply>(b, [](auto& m) { return m.code == Code::kBug; }); }},
     {"plan",
