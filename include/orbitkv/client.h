@@ -289,6 +289,10 @@ class Client {
   Outcome cancel_query(InstanceId instance, std::string_view request_id, std::uint16_t group) {
     return cancel_query(instance, request_id, Ticket{group, 0});
   }
+  // One frame of the query-interest protocol (docs/tp.md) to this client's Manager, and the frame that
+  // answers it: what a Carrier brings here from a coordinator (orbitkv/interests.h). An error of the
+  // Manager is an answer, too. kReject: it is no such frame, or damaged.
+  Outcome carry_interest(std::span<const std::byte> frame, std::vector<std::byte>& reply);
   Outcome ping();
 
   // A failing outcome: nothing was sent and no page is lent.

@@ -354,6 +354,91 @@ ORBITKV_API orbitkv_action orbitkv_release(orbitkv_client* client, const orbitkv
 ORBITKV_API orbitkv_action orbitkv_cancel_query(orbitkv_client* client, const orbitkv_query* query,
                                                 orbitkv_error* error);
 
+// ---- several Managers (docs/tp.md) ----
+
+// A frame of the query-interest protocol that a coordinator elsewhere sent, to this client's Manager,
+// and the frame that answers it; give that back with orbitkv_free. REJECT: it is none.
+ORBITKV_API orbitkv_action orbitkv_carry_interest(orbitkv_client* client, const void* frame, size_t bytes,
+                                                  void** reply, size_t* reply_bytes, orbitkv_error* error);
+
+// One engine whose ranks stand at several Managers: what all of them can restore, claimed at all or none.
+typedef struct orbitkv_group_of_managers orbitkv_group_of_managers;
+typedef struct orbitkv_participant {
+  size_t size;
+  orbitkv_client* client;  // of its Manager; outlives the group
+  orbitkv_instance instance;
+  const uint16_t* ranks;  // of the whole engine: those that the instance has
+  size_t rank_count;
+} orbitkv_participant;
+#define ORBITKV_PARTICIPANT_INIT {sizeof(orbitkv_participant), NULL, {{0}}, NULL, 0}
+typedef struct orbitkv_group_options {
+  size_t size;
+  uint32_t timeout_ms;  // from the begin until all is claimed
+  uint32_t restore_ms;  // from there until every rank has been reported
+} orbitkv_group_options;
+#define ORBITKV_GROUP_OPTIONS_INIT {sizeof(orbitkv_group_options), 5000, 60000}
+// options: NULL for the defaults. REJECT names what cannot be a group.
+ORBITKV_API orbitkv_action orbitkv_group_open(const orbitkv_participant* participants, size_t count,
+                                              const orbitkv_group_options* options,
+                                              orbitkv_group_of_managers** out, orbitkv_error* error);
+// Gives back all that it holds, within timeout_ms, and frees. NULL is fine.
+ORBITKV_API void orbitkv_group_destroy(orbitkv_group_of_managers* group);
+
+// The blocks of one group; with a boundary all pages of it, group after group ascending.
+typedef struct orbitkv_common_list {
+  size_t size;
+  const orbitkv_hash* hashes;
+  size_t hash_count;
+  uint16_t group;
+  uint64_t origin;  // tokens
+  uint64_t boundary;
+} orbitkv_common_list;
+#define ORBITKV_COMMON_LIST_INIT {sizeof(orbitkv_common_list), NULL, 0, 0, 0, 0}
+// Asks all participants at once. RETRY: 128 claims are open.
+ORBITKV_API orbitkv_action orbitkv_group_begin(orbitkv_group_of_managers* group,
+                                               const orbitkv_common_list* list, uint64_t* claim,
+                                               orbitkv_error* error);
+typedef struct orbitkv_common_lease {
+  uint32_t participant;
+  uint16_t group;
+  uint16_t reserved;
+  uint32_t blocks;
+  orbitkv_lease lease;
+} orbitkv_common_lease;
+typedef struct orbitkv_common_prefix {
+  size_t size;
+  int32_t loading;               // 1: not known yet
+  uint32_t blocks;               // every rank can restore exactly these; 0: none, and nothing is held
+  orbitkv_common_lease* leases;  // the caller's array, one a participant and group
+  size_t lease_capacity;
+  size_t lease_count;  // out
+  int32_t missing;     // no blocks: ORBITKV_MISSING_*, 0 where no Manager gave a reason
+  uint32_t participant;
+  char message[512];
+} orbitkv_common_prefix;
+#define ORBITKV_COMMON_PREFIX_INIT {sizeof(orbitkv_common_prefix), 0, 0, NULL, 0, 0, 0, 0, ""}
+ORBITKV_API orbitkv_action orbitkv_group_poll(orbitkv_group_of_managers* group, uint64_t claim,
+                                              uint32_t timeout_ms, orbitkv_common_prefix* out,
+                                              orbitkv_error* error);
+// How the restore of a rank ended; false: also of one that died or will not begin.
+ORBITKV_API orbitkv_action orbitkv_group_restored(orbitkv_group_of_managers* group, uint64_t claim,
+                                                  uint16_t rank, bool success, orbitkv_error* error);
+typedef struct orbitkv_common_restore {
+  size_t size;
+  bool done;
+  bool success;  // every rank has restored all blocks
+  bool quiet;    // no rank may be copying: until then the target pages are not the engine's
+  char message[512];
+} orbitkv_common_restore;
+#define ORBITKV_COMMON_RESTORE_INIT {sizeof(orbitkv_common_restore), false, false, false, ""}
+// Until the outcome is known and it is quiet.
+ORBITKV_API orbitkv_action orbitkv_group_wait(orbitkv_group_of_managers* group, uint64_t claim,
+                                              uint32_t timeout_ms, orbitkv_common_restore* out,
+                                              orbitkv_error* error);
+// Gives back what is held and forgets the claim. Copies that run go on.
+ORBITKV_API orbitkv_action orbitkv_group_close(orbitkv_group_of_managers* group, uint64_t claim,
+                                               orbitkv_error* error);
+
 // ---- save and restore ----
 
 typedef struct orbitkv_save_group {

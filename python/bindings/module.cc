@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "bindings/block_hashes.h"
+#include "bindings/outcome.h"
+#include "bindings/prefix_group.h"
 #include "bindings/recovery.h"
 #include "orbitkv/client.h"
 
@@ -29,39 +31,8 @@ using client::Outcome;
 using client::RegistrationHandle;
 using Indices = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-struct OutcomeError {
-  Outcome outcome;
-};
-
-void check(Outcome outcome) {
-  if (!outcome.ok()) throw OutcomeError{std::move(outcome)};
-}
-
-template <class Id>
-Id to_id(nb::bytes text) {
-  Id id;
-  if (text.size() != id.bytes.size()) throw nb::value_error("an id has 16 bytes");
-  std::memcpy(id.bytes.data(), text.c_str(), id.bytes.size());
-  return id;
-}
-
-nb::bytes from_lease(const LeaseId& lease) {
-  return nb::bytes(reinterpret_cast<const char*>(lease.bytes.data()), lease.bytes.size());
-}
-
 std::span<const std::uint32_t> view(const Indices& indices) {
   return {indices.data(), indices.size()};
-}
-
-// Runs `call` without the GIL and raises what it reports once the GIL is back.
-template <class F>
-void without_gil(F&& call) {
-  Outcome outcome;
-  {
-    nb::gil_scoped_release release;
-    outcome = call();
-  }
-  check(std::move(outcome));
 }
 
 Client* open(const client::Options& options) {
@@ -86,18 +57,6 @@ nb::tuple query_candidates(Client& self, nb::bytes instance, const BlockHashes& 
   const auto id = to_id<InstanceId>(instance);
   without_gil([&] { return self.query_candidates(id, hashes.view(), request_id, group, out); });
   return nb::make_tuple(out.hit_blocks, out.hit_positions, out.stored_positions);
-}
-
-const char* name_of(client::Missing why) {
-  switch (why) {
-    case client::Missing::kNone: break;
-    case client::Missing::kGone: return "gone";
-    case client::Missing::kTimeout: return "timeout";
-    case client::Missing::kNoMemory: return "no_memory";
-    case client::Missing::kTooLarge: return "too_large";
-    case client::Missing::kUnknown: return "unknown";
-  }
-  return "";
 }
 
 nb::tuple to_tuple(const client::Ready& r) {
@@ -250,6 +209,13 @@ nb::tuple health(const Client& self) {
   return nb::make_tuple(h.connected, h.incarnation, h.reconnects, h.open_operations, h.message);
 }
 
+nb::bytes carry_interest(Client& self, const nb::bytes& frame) {
+  std::vector<std::byte> reply;
+  const std::span given(reinterpret_cast<const std::byte*>(frame.c_str()), frame.size());
+  without_gil([&] { return self.carry_interest(given, reply); });
+  return nb::bytes(reinterpret_cast<const char*>(reply.data()), reply.size());
+}
+
 nb::tuple publish_activity(Client& self, const nb::bytes& instance) {
   client::PublishActivity found;
   const InstanceId id = to_id<InstanceId>(instance);
@@ -387,6 +353,7 @@ void bind_client(nb::module_& m) {
             without_gil([&] { return self.unregister({registration}); });
           },
           nb::arg("registration"))
+      .def("carry_interest", &carry_interest, nb::arg("frame"))
       .def("ping", [](Client& self) { without_gil([&] { return self.ping(); }); })
       .def("start_save", &start_save, nb::arg("registration"), nb::arg("groups"), nb::arg("ready_stream"))
       .def("start_restore", &start_restore, nb::arg("registration"), nb::arg("loads"),
@@ -435,4 +402,5 @@ NB_MODULE(_core, m) {
   orbitkv::python::bind_values(m);
   orbitkv::python::bind_client(m);
   orbitkv::python::bind_recovery(m);
+  orbitkv::python::bind_prefix_group(m);
 }

@@ -37,6 +37,7 @@ from orbitkv.errors import (
     RetryLaterError,
     SaveNotSubmittedError,
 )
+from orbitkv.group import Claim, CommonPrefix, CommonRestore, PrefixGroup
 
 __all__ = [
     "NO_STREAM",
@@ -45,11 +46,15 @@ __all__ = [
     "Boundary",
     "BugError",
     "CacheManagerClient",
+    "Claim",
+    "CommonPrefix",
+    "CommonRestore",
     "Group",
     "Health",
     "Layer",
     "ManagerUnavailableError",
     "OperationReport",
+    "PrefixGroup",
     "PublishActivity",
     "OrbitKVError",
     "QueryCandidates",

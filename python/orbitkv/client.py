@@ -463,6 +463,10 @@ class CacheManagerClient:
         of = self.instance_id if instance is None else identity("instance", instance)
         return PublishActivity(*self._core.publish_activity(of))
 
+    def carry_interest(self, frame: bytes) -> bytes:
+        """A frame that a coordinator elsewhere sent, to this Manager; the frame that answers it (docs/tp.md)."""
+        return self._core.carry_interest(frame)
+
     def peer_alive(self) -> bool:
         return self._core.peer_alive()
 

@@ -186,6 +186,47 @@ Outcome from_recovered(const client::Recovered& in, orbitkv_recovered& out) {
   return {};
 }
 
+Outcome to_seats(const orbitkv_participant* in, std::size_t count, std::vector<Seat>& out) {
+  return each<orbitkv_participant>(
+      {"participants", limits::kInterestGroup}, {in, count}, [&](const orbitkv_participant& seat) {
+        if (seat.client == nullptr) return reject(format_text("participant %zu has no client", out.size()));
+        Outcome ranks = check_array({"ranks", limits::kShards}, seat.ranks, seat.rank_count);
+        if (!ranks.ok()) return ranks;
+        client::Participant participant{to_instance(seat.instance), {}};
+        participant.ranks.assign(seat.ranks, seat.ranks + seat.rank_count);
+        out.push_back({seat.client, std::move(participant)});
+        return Outcome{};
+      });
+}
+
+Outcome to_common_list(const orbitkv_common_list* in, client::CommonList& out) {
+  orbitkv_common_list list{};
+  Outcome outcome = read_sized(in, list);
+  if (!outcome.ok()) return outcome;
+  out.group = list.group;
+  out.origin = list.origin;
+  out.boundary = list.boundary;
+  return to_hashes(list.hashes, list.hash_count, out.hashes);
+}
+
+Outcome from_common(const client::CommonPrefix& in, orbitkv_common_prefix& out) {
+  std::size_t count = 0;
+  for (const auto& seat : in.leases) count += seat.size();
+  if (count > out.lease_capacity || (count > 0 && out.leases == nullptr))
+    return reject(format_text("leases has less room than the %zu of all participants", count));
+  std::size_t at = 0;
+  for (std::uint32_t p = 0; p < in.leases.size(); ++p)
+    for (const client::RecoveryLease& lease : in.leases[p])
+      out.leases[at++] = {p, lease.group, 0, lease.pages, from_lease(lease.lease)};
+  out.lease_count = count;
+  out.loading = in.loading ? 1 : 0;
+  out.blocks = in.blocks;
+  out.missing = static_cast<int32_t>(in.why);
+  out.participant = in.participant;
+  copy_text(in.message, out.message);
+  return {};
+}
+
 Outcome to_save(const orbitkv_save* in, Save& out) {
   orbitkv_save save{};
   Outcome outcome = read_sized(in, save);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "capi/sized.h"
+#include "orbitkv/interests.h"
 
 namespace orbitkv::capi {
 
@@ -24,6 +25,16 @@ struct RecoveryQuery {
 Outcome to_recovery(const orbitkv_recovery* in, RecoveryQuery& out);
 // Reject: there is no room for the leases.
 Outcome from_recovered(const client::Recovered& in, orbitkv_recovered& out);
+
+// One participant of a group, and the client that reaches it.
+struct Seat {
+  orbitkv_client* client = nullptr;
+  client::Participant participant;
+};
+Outcome to_seats(const orbitkv_participant* in, std::size_t count, std::vector<Seat>& out);
+Outcome to_common_list(const orbitkv_common_list* in, client::CommonList& out);
+// Reject: there is no room for the leases.
+Outcome from_common(const client::CommonPrefix& in, orbitkv_common_prefix& out);
 
 struct Save {
   std::vector<client::SaveGroup> groups;

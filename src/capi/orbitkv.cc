@@ -12,63 +12,23 @@
 
 #include "base/limits.h"
 #include "capi/convert.h"
+#include "capi/guarded.h"
 
+using orbitkv::capi::answer;
+using orbitkv::capi::answer_without_memory;
 using orbitkv::capi::check_out;
+using orbitkv::capi::guarded;
 using orbitkv::capi::Outcome;
 using orbitkv::capi::reject;
+using orbitkv::capi::with_client;
 using orbitkv::client::Action;
 using orbitkv::client::Client;
 using orbitkv::client::OperationHandle;
-
-// Ended operations that the caller's array had no room for wait here.
-struct orbitkv_client {
-  std::unique_ptr<Client> client;
-  const pid_t owner = getpid();
-  std::mutex mutex;
-  std::deque<OperationHandle> waiting;
-
-  // A child of the owner may have been forked while another thread held the mutex.
-  bool here() const { return owner == getpid(); }
-};
 
 namespace {
 
 static_assert(static_cast<int>(Action::kBug) == ORBITKV_BUG &&
               static_cast<int>(Action::kRetry) == ORBITKV_RETRY);
-
-orbitkv_action answer(const Outcome& outcome, orbitkv_error* error) {
-  const auto action = static_cast<orbitkv_action>(outcome.action);
-  if (error == nullptr) return action;
-  error->action = action;
-  orbitkv::capi::copy_text(outcome.message, error->message);
-  return action;
-}
-
-orbitkv_action answer_without_memory(orbitkv_error* error) noexcept {
-  if (error) *error = {ORBITKV_RETRY, "out of memory"};
-  return ORBITKV_RETRY;
-}
-
-// No exception crosses the interface.
-template <class F>
-orbitkv_action guarded(orbitkv_error* error, F call) noexcept {
-  try {
-    return answer(call(), error);
-  } catch (const std::bad_alloc&) {
-    return answer_without_memory(error);
-  } catch (const std::exception& unexpected) {
-    if (error) {
-      error->action = ORBITKV_BUG;
-      orbitkv::capi::copy_text(unexpected.what(), error->message);
-    }
-    return ORBITKV_BUG;
-  }
-}
-
-template <class F>
-orbitkv_action with_client(orbitkv_client* client, orbitkv_error* error, F call) noexcept {
-  return guarded(error, [&] { return client ? call(*client->client) : reject("client is NULL"); });
-}
 
 Outcome write_status(const orbitkv::client::OperationStatus& status, orbitkv_operation_status* out) {
   orbitkv_operation_status value = ORBITKV_OPERATION_STATUS_INIT;

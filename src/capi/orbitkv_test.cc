@@ -140,6 +140,57 @@ TEST(Orbitkv, NoClientIsAnAnswerOfEveryCall) {
   orbitkv_free(nullptr);
 }
 
+TEST(Orbitkv, AGroupSaysWhatItCannotBe) {
+  orbitkv_error e;
+  orbitkv_group_of_managers* group = nullptr;
+  orbitkv_participant seat = ORBITKV_PARTICIPANT_INIT;
+  EXPECT_EQ(orbitkv_group_open(&seat, 1, nullptr, nullptr, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_group_open(nullptr, 1, nullptr, &group, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_group_open(&seat, 1, nullptr, &group, &e), ORBITKV_REJECT);
+  EXPECT_STREQ(e.message, "participant 0 has no client");
+  seat.client = open_alone();
+  EXPECT_EQ(orbitkv_group_open(&seat, 1, nullptr, &group, &e), ORBITKV_REJECT);
+  EXPECT_STREQ(e.message, "a participant has 1 to 64 ranks");
+  const uint16_t ranks[] = {0, 1};
+  seat.ranks = ranks;
+  seat.rank_count = 2;
+  orbitkv_group_options options = ORBITKV_GROUP_OPTIONS_INIT;
+  options.timeout_ms = 200;
+  ASSERT_EQ(orbitkv_group_open(&seat, 1, &options, &group, &e), ORBITKV_OK) << e.message;
+  uint64_t claim = 0;
+  orbitkv_common_list list = ORBITKV_COMMON_LIST_INIT;
+  orbitkv_common_prefix found = ORBITKV_COMMON_PREFIX_INIT;
+  orbitkv_common_restore end = ORBITKV_COMMON_RESTORE_INIT;
+  EXPECT_EQ(orbitkv_group_begin(group, &list, &claim, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_group_begin(group, nullptr, &claim, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_group_begin(nullptr, &list, &claim, &e), ORBITKV_REJECT);
+  EXPECT_STREQ(e.message, "group is NULL");
+  const orbitkv_hash hash = {{1}};
+  list.hashes = &hash;
+  list.hash_count = 1;
+  EXPECT_EQ(orbitkv_group_begin(group, &list, nullptr, &e), ORBITKV_REJECT);
+  ASSERT_EQ(orbitkv_group_begin(group, &list, &claim, &e), ORBITKV_OK) << e.message;
+  EXPECT_EQ(orbitkv_group_poll(group, claim, 10'000, nullptr, &e), ORBITKV_REJECT);
+  ASSERT_EQ(orbitkv_group_poll(group, claim, 10'000, &found, &e), ORBITKV_OK) << e.message;
+  EXPECT_EQ(found.loading, 0);
+  EXPECT_EQ(found.blocks, 0u) << "there is no Manager";
+  EXPECT_NE(std::string(found.message).find("participant 0"), std::string::npos) << found.message;
+  EXPECT_EQ(orbitkv_group_restored(group, claim, 2, true, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_group_wait(group, claim, 10'000, nullptr, &e), ORBITKV_REJECT);
+  ASSERT_EQ(orbitkv_group_wait(group, claim, 10'000, &end, &e), ORBITKV_OK) << e.message;
+  EXPECT_TRUE(end.done && end.quiet && !end.success);
+  EXPECT_EQ(orbitkv_group_close(group, claim, &e), ORBITKV_OK);
+  EXPECT_EQ(orbitkv_group_close(group, claim, &e), ORBITKV_REJECT);
+  void* reply = nullptr;
+  size_t bytes = 0;
+  EXPECT_EQ(orbitkv_carry_interest(seat.client, "no frame", 8, &reply, &bytes, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_carry_interest(seat.client, nullptr, 0, &reply, &bytes, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_carry_interest(nullptr, "no frame", 8, &reply, &bytes, &e), ORBITKV_REJECT);
+  orbitkv_group_destroy(group);
+  orbitkv_group_destroy(nullptr);
+  orbitkv_destroy(seat.client);
+}
+
 TEST(Orbitkv, NoArgumentIsAnAnswerOfEveryCall) {
   orbitkv_client* c = open_alone();
   ASSERT_NE(c, nullptr);

@@ -381,6 +381,12 @@ Outcome Client::cancel_recovery(InstanceId instance, std::string_view request_id
       {instance, {}, request_id, Revision(ticket.revision), wire::TicketKind::kRecovery}, impl_->commands()));
 }
 
+Outcome Client::carry_interest(std::span<const std::byte> frame, std::vector<std::byte>& reply) {
+  auto answered = run_interest(frame, impl_->commands());
+  if (answered.ok()) reply = std::move(*answered);
+  return outcome_of(answered);
+}
+
 Outcome Client::ping() {
   return outcome_of(impl_->command(wire::Opcode::kPing, nullptr));
 }

@@ -113,6 +113,23 @@ Status run_cancel(const wire::CancelQueryRequest& request, const SendCommand& co
   return reply.ok() ? ok_status() : Status(reply.error());
 }
 
+// Whoever brings frames may be reached by others: nothing goes on as it came.
+Result<wire::Buffer> run_interest(std::span<const std::byte> frame, const SendCommand& command) {
+  wire::Buffer out;
+  const auto submit = wire::decode_interest_submit(frame);
+  const auto call = submit.ok() ? Result<wire::InterestCall>(bug("none")) : wire::decode_interest_call(frame);
+  if (!submit.ok() && !call.ok())
+    return reject("no frame of an interest, or a damaged one: " + call.error().message());
+  auto reply =
+      submit.ok()
+          ? command(wire::Opcode::kSubmitInterest, [&](wire::Buffer& to) { wire::encode(*submit, to); })
+          : command(wire::Opcode::kInterest, [&](wire::Buffer& to) { wire::encode(*call, to); });
+  if (reply.ok()) return reply;
+  const std::string text = reply.error().message().substr(0, limits::kSocketErrorBytes);
+  wire::encode(wire::ErrorReply{reply.error().code(), text}, out);
+  return out;
+}
+
 Missing missing(const wire::TicketReply& reply) {
   if (reply.state == wire::TicketState::kUnknown) return Missing::kUnknown;
   return static_cast<Missing>(reply.why);

@@ -33,6 +33,9 @@ Result<wire::TicketReply> run_poll(const wire::PollRequest& request, const SendC
 Status run_warm(wire::WarmRequest request, std::span<const BlockHash> hashes, const SendCommand& command);
 Status run_cancel(const wire::CancelQueryRequest& request, const SendCommand& command);
 
+// Decodes the frame and sends it as its kind of command; an error is answered as a frame.
+Result<wire::Buffer> run_interest(std::span<const std::byte> frame, const SendCommand& command);
+
 Missing missing(const wire::TicketReply& reply);
 Recovered to_recovered(const wire::TicketReply& reply);
 

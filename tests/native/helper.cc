@@ -1,13 +1,16 @@
 // The second process of the native tests. As `engine` it opens a client and does what
-// the lines on its stdin say, one answer a line; as `hostile` it breaks the protocol.
+// the lines on its stdin say, one answer a line; as `hostile` it breaks the protocol;
+// as `coordinator` it holds a claim at two Managers.
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <sstream>
 
+#include "orbitkv/interests.h"
 #include "tests/native/engine.h"
 #include "tests/native/hostile.h"
 
@@ -100,6 +103,32 @@ int engine_main(std::map<std::string, std::string> in) {
   for (std::string line; std::getline(std::cin, line) && line != "quit";) serve_line(engine, line);
   return 0;
 }
+// Claims what the instances 1 at both sockets have of a list, says so, and holds it until it dies.
+int coordinator_main(std::map<std::string, std::string> in) {
+  std::vector<std::unique_ptr<client::Client>> clients;
+  std::vector<client::Client*> carried;
+  for (const char* socket : {"first", "second"}) {
+    client::Options options;
+    options.bootstrap_socket = in[socket];
+    client::Outcome outcome;
+    clients.push_back(client::Client::open(options, outcome));
+    if (!outcome.ok() || !clients.back()->wait_connected(kDoneWithinMs).ok()) return 1;
+    carried.push_back(clients.back().get());
+  }
+  client::Outcome outcome;
+  auto group = client::PrefixGroup::open({}, {{instance_of(1), {0}}, {instance_of(1), {1}}},
+                                         client::carry_over(carried, outcome), outcome);
+  if (!outcome.ok()) return 1;
+  const auto hashes = hashes_of(1, 16);
+  std::uint64_t claim = 0;
+  client::CommonPrefix found;
+  if (!group->begin({hashes}, claim).ok() || !group->poll(claim, kDoneWithinMs, found).ok()) return 1;
+  std::printf("claimed %u\n", found.blocks);
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line) && line != "quit";) {
+  }
+  return 0;
+}
 }  // namespace
 }  // namespace orbitkv::test
 
@@ -113,6 +142,7 @@ int main(int argc, char** argv) {
   if (verb == "hostile")
     return hostile_main(arguments["socket"], std::strtoul(arguments["seed"].c_str(), nullptr, 10),
                         std::atoi(arguments["ms"].c_str()));
-  std::fprintf(stderr, "engine or hostile\n");
+  if (verb == "coordinator") return coordinator_main(arguments);
+  std::fprintf(stderr, "engine, hostile or coordinator\n");
   return 2;
 }

@@ -1,0 +1,101 @@
+// One engine whose ranks stand at several Managers (docs/tp.md): how much of a list every rank can
+// restore, claimed at every Manager or at none. A PrefixGroup is the coordinator, in the process
+// that knows the requests: its end ends everything that it holds. A Carrier brings its frames to the
+// Managers; carry_over() is one over Clients of this process, and an engine's own channel to its
+// other hosts can be another, with Client::carry_interest() at the far end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "orbitkv/client.h"
+
+namespace orbitkv::client {
+
+// The part of the engine at one Manager: an instance of its own there.
+struct Participant {
+  InstanceId instance;
+  std::vector<std::uint16_t> ranks;  // of the whole engine: those that the instance has
+  // As its ranks registered it; zero: whatever the Manager says when it is first asked.
+  InterestAuthority authority{};
+};
+
+// Frames may be lost, doubled, late or out of order, and never changed into others.
+class Carrier {
+ public:
+  struct Arrival {
+    std::uint32_t participant = 0;
+    std::uint64_t token = 0;  // of the frame that this one answers
+    std::vector<std::byte> frame;
+  };
+  virtual ~Carrier() = default;
+  // Returns at once. Any thread.
+  virtual void send(std::uint32_t participant, std::uint64_t token, std::vector<std::byte> frame) = 0;
+  // The next answer; false: none within the time. One thread.
+  virtual bool receive(std::uint32_t timeout_ms, Arrival& out) = 0;
+};
+// Participant i is asked through clients[i]; all outlive the carrier. A thread each.
+std::unique_ptr<Carrier> carry_over(std::vector<Client*> clients, Outcome& outcome);
+
+// What is asked for: the blocks of one group, or with a boundary all pages of it as read_recovery
+// takes them, for each group ascending, as one list.
+struct CommonList {
+  std::span<const BlockHash> hashes;
+  std::uint16_t group = 0;
+  std::uint64_t origin = 0, boundary = 0;  // tokens
+};
+struct CommonPrefix {
+  bool loading = false;      // not known yet
+  std::uint32_t blocks = 0;  // every rank can restore exactly these; 0: none, and nothing is held
+  // By participant, one a group. A rank restores with the leases of its own.
+  std::vector<std::vector<RecoveryLease>> leases;
+  Missing why = Missing::kNone;   // no blocks: why, as far as a Manager said so
+  std::uint32_t participant = 0;  // that it was for
+  std::string message;
+};
+struct CommonRestore {
+  bool done = false;     // the outcome is known
+  bool success = false;  // every rank has restored all blocks
+  // No rank may be copying any more. Until then the pages that were to be restored into are not the
+  // engine's, whatever the outcome: a failure at one rank stops no copy of another.
+  bool quiet = false;
+  std::string message;
+};
+
+class PrefixGroup {
+ public:
+  struct Options {
+    std::uint32_t timeout_ms = 5000;    // from begin() until all is claimed
+    std::uint32_t restore_ms = 60'000;  // from there until every rank has told
+    std::uint32_t resend_ms = 500;      // of frames that are not answered
+    std::uint32_t poll_ms = 2;          // while blocks are on their way
+  };
+  // kReject: no participants, more than 64, or a rank that two of them have.
+  static std::unique_ptr<PrefixGroup> open(const Options& options, std::vector<Participant> participants,
+                                           std::unique_ptr<Carrier> carrier, Outcome& outcome);
+  ~PrefixGroup();  // closes all, for timeout_ms at most
+
+  // All participants are asked at once. kRetry: 128 claims are open.
+  Outcome begin(const CommonList& list, std::uint64_t& claim);
+  // Waits for the outcome of the claims, timeout_ms at most; then it is `loading` still.
+  Outcome poll(std::uint64_t claim, std::uint32_t timeout_ms, CommonPrefix& out);
+  // The restore of a rank has ended so; of a rank that has died, or has not begun and will not:
+  // false. One that failed ends the claim: no rank may go on from these blocks.
+  Outcome restored(std::uint64_t claim, std::uint16_t rank, bool success);
+  // Waits until it is quiet and the outcome is known, timeout_ms at most.
+  Outcome wait(std::uint64_t claim, std::uint32_t timeout_ms, CommonRestore& out);
+  // Gives back what is held, and forgets the claim. Copies that run go on.
+  Outcome close(std::uint64_t claim);
+
+  struct Impl;
+
+ private:
+  explicit PrefixGroup(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace orbitkv::client

@@ -1,0 +1,97 @@
+"""One engine whose ranks stand at several Managers: docs/tp.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from orbitkv import _core
+from orbitkv._core import BlockHashes
+from orbitkv.client import CacheManagerClient
+
+
+@dataclass(frozen=True)
+class CommonPrefix:
+    """What every rank can restore: exactly `blocks`, claimed at all participants; 0: none, and nothing is held.
+
+    leases: for each participant those of its groups, as (group, blocks, lease).
+    why: "gone", "timeout", "no_memory", "too_large" or "" where no Manager gave a reason; of `participant`.
+    """
+
+    blocks: int
+    leases: tuple[tuple[tuple[int, int, bytes], ...], ...]
+    why: str = ""
+    participant: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class CommonRestore:
+    """quiet: no rank may be copying any more; until then the pages are not the engine's, whatever the outcome."""
+
+    done: bool
+    success: bool
+    quiet: bool
+    message: str
+
+
+class Claim:
+    def __init__(self, core: _core.PrefixGroup, number: int) -> None:
+        self._core = core
+        self._number = number
+
+    def poll(self, timeout: float = 0.0) -> CommonPrefix | None:
+        """Seconds; None: it is not known yet."""
+        loading, blocks, leases, why, participant, message = self._core.poll(self._number, round(timeout * 1000))
+        if loading:
+            return None
+        return CommonPrefix(blocks, tuple(tuple(each) for each in leases), why, participant, message)
+
+    def restored(self, rank: int, success: bool) -> None:
+        """How the restore of a rank of the engine ended; False for one that died or will not begin."""
+        self._core.restored(self._number, rank, success)
+
+    def wait(self, timeout: float = 0.0) -> CommonRestore:
+        """Until the outcome is known and no rank may be copying."""
+        return CommonRestore(*self._core.wait(self._number, round(timeout * 1000)))
+
+    def close(self) -> None:
+        """Gives back what is held, and forgets the claim. Copies that run go on."""
+        self._core.close_claim(self._number)
+
+
+class PrefixGroup:
+    """participants: (client of its Manager, instance id there, ranks of the engine that the instance has)."""
+
+    def __init__(
+        self,
+        participants: Sequence[tuple[CacheManagerClient, bytes, Sequence[int]]],
+        timeout: float = 5.0,
+        restore_timeout: float = 60.0,
+    ) -> None:
+        clients = [client._core for client, _, _ in participants]
+        instances = [(instance, list(ranks)) for _, instance, ranks in participants]
+        self._core = _core.PrefixGroup(clients, instances, round(timeout * 1000), round(restore_timeout * 1000))
+
+    def begin(
+        self, hashes: Iterable[bytes] | BlockHashes, group_id: int = 0, origin: int = 0, boundary: int = 0
+    ) -> Claim:
+        """All participants are asked at once for the leading run of the list.
+
+        boundary: tokens; the list is that of read_recovery(), group after group, and is had whole or not.
+        """
+        list_ = hashes if isinstance(hashes, BlockHashes) else BlockHashes(hashes)
+        return Claim(self._core, self._core.begin(list_, group_id, (origin, boundary)))
+
+    def close(self) -> None:
+        """Gives back all that it holds. Its clients stay open."""
+        self._core.close()
+
+    def __enter__(self) -> PrefixGroup:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,151 @@
+// What a coordinator makes of its seats together: turns, the claim, the outcome; and the ranks.
+#include <algorithm>
+#include <numeric>
+
+#include "base/text.h"
+#include "client/coordinator.h"
+
+namespace orbitkv::client {
+
+template <class Holds>
+bool Coordinator::all(Holds holds) const {
+  return std::all_of(places_.begin(), places_.end(), holds);
+}
+
+// ---- all of them ----
+
+// Where seats of several coordinators meet, all take them in one order.
+std::vector<std::uint32_t> Coordinator::in_order() const {
+  std::vector<std::uint32_t> order(places_.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    const Seat &x = places_[a].seat, &y = places_[b].seat;
+    return std::pair(x.authority.incarnation, x.instance) < std::pair(y.authority.incarnation, y.instance);
+  });
+  return order;
+}
+
+// A seat waits for budget while others hold some: two coordinators might wait for each other so.
+// From now on a seat is asked when all before it have acquired; those behind the first that waits
+// give back what they have.
+void Coordinator::give_way(TimePoint now) {
+  const auto bound = [](const Place& p) { return static_cast<bool>(p.seat.authority); };
+  const auto waits = [](const Place& p) { return p.waits; };
+  if (ordered_ || !all(bound) || std::none_of(places_.begin(), places_.end(), waits) || all(waits)) return;
+  ordered_ = true;
+  bool behind = false;
+  for (const std::uint32_t i : in_order()) {
+    Place& place = places_[i];
+    if (behind && place.stage != Stage::kBack) {
+      place.stage = Stage::kCancelling;
+      place.waits = false;
+      call(i, InterestVerb::kCancel, now);
+    }
+    behind = behind || place.waits;
+  }
+}
+
+void Coordinator::take_turns(TimePoint now) {
+  for (const std::uint32_t i : in_order()) {
+    const Place& place = places_[i];
+    if (place.stage == Stage::kAcquired) continue;
+    if (place.stage == Stage::kBack && now >= place.due) submit(i, now);
+    return;
+  }
+}
+
+void Coordinator::look(TimePoint now) {
+  if (phase_ == Phase::kAcquiring) {
+    give_way(now);
+    if (ordered_) take_turns(now);
+  }
+  if (phase_ == Phase::kAcquiring && all([](const Place& p) { return p.stage == Stage::kAcquired; })) {
+    phase_ = Phase::kClaiming;
+    common_ = places_.front().blocks;
+    for (const Place& place : places_) common_ = std::min(common_, place.blocks);
+    for (std::uint32_t i = 0; i < places_.size(); ++i) {
+      places_[i].stage = Stage::kClaiming;
+      call(i, InterestVerb::kClaim, now);
+    }
+  }
+  if (phase_ == Phase::kClaiming && all([](const Place& p) { return p.stage == Stage::kClaimed; })) {
+    phase_ = Phase::kHolding;
+    handed_ = true;
+    end_ = now + attempt_.times.hold;
+  }
+  if (phase_ == Phase::kHolding && all([this](const Place& p) { return told_well(p.seat); }))
+    end({Verdict::kRestored, wire::Missing::kNone, 0, {}}, now);
+  if (phase_ == Phase::kClosing && all([](const Place& p) { return p.stage == Stage::kClosed; }))
+    phase_ = Phase::kDone;
+  if (now < end_ || phase_ == Phase::kDone) return;
+  if (phase_ == Phase::kClosing) {
+    phase_ = Phase::kDone;
+  } else if (phase_ == Phase::kHolding) {
+    end({Verdict::kFailed, wire::Missing::kNone, 0, "not every rank told in time how its restore ended"},
+        now);
+  } else {
+    const auto late = std::find_if(places_.begin(), places_.end(), [](const Place& p) {
+      return p.stage != Stage::kAcquired && p.stage != Stage::kClaimed;
+    });
+    const auto seat = static_cast<std::uint32_t>(late == places_.end() ? 0 : late - places_.begin());
+    end({Verdict::kMissed, wire::Missing::kTimeout, seat, "a participant did not have it in time"}, now);
+  }
+}
+
+// Whatever a seat may hold goes back: also one whose first submit was never answered.
+void Coordinator::end(Outcome outcome, TimePoint now) {
+  if (outcome_.verdict != Verdict::kOpen) return;
+  outcome_ = std::move(outcome);
+  phase_ = Phase::kClosing;
+  end_ = now + attempt_.times.close;
+  for (std::uint32_t i = 0; i < places_.size(); ++i) {
+    places_[i].stage = Stage::kClosing;
+    call(i, InterestVerb::kClose, now);
+  }
+}
+
+void Coordinator::fail(std::uint32_t index, std::string_view what, TimePoint now) {
+  end({Verdict::kFailed, wire::Missing::kNone, index,
+       format_text("participant %u: %.*s", index, static_cast<int>(what.size()), what.data())},
+      now);
+}
+
+void Coordinator::give_up(TimePoint now) {
+  end({Verdict::kFailed, wire::Missing::kNone, 0, "it was given up"}, now);
+}
+
+// ---- ranks ----
+
+bool Coordinator::told_well(const Seat& seat) const {
+  return std::all_of(seat.ranks.begin(), seat.ranks.end(),
+                     [&](std::uint16_t rank) { return reported_.at(rank) == std::pair(true, true); });
+}
+
+void Coordinator::report(std::uint16_t rank, bool success, TimePoint now) {
+  const auto it = reported_.find(rank);
+  if (it == reported_.end() || it->second.first || !handed_) return;
+  it->second = {true, success};
+  if (!success) {
+    end({Verdict::kFailed, wire::Missing::kNone, 0, format_text("the restore of rank %u failed", rank)}, now);
+  }
+  look(now);
+}
+
+bool Coordinator::quiet() const {
+  return !handed_ ||
+         std::all_of(reported_.begin(), reported_.end(), [](const auto& each) { return each.second.first; });
+}
+
+std::vector<std::vector<wire::TicketLease>> Coordinator::leases() const {
+  std::vector<std::vector<wire::TicketLease>> out;
+  if (phase_ != Phase::kHolding) return out;
+  for (const Place& place : places_) out.push_back(place.leases);
+  return out;
+}
+
+std::uint32_t Coordinator::unclosed() const {
+  const auto open = [](const Place& place) { return place.stage != Stage::kClosed; };
+  return static_cast<std::uint32_t>(std::count_if(places_.begin(), places_.end(), open));
+}
+
+}  // namespace orbitkv::client

@@ -1,0 +1,255 @@
+// The coordinators of a group's claims, driven by one thread: frames in, time, frames out.
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <system_error>
+#include <thread>
+
+#include "base/limits.h"
+#include "base/text.h"
+#include "client/coordinator.h"
+#include "client/queries.h"
+#include "orbitkv/interests.h"
+
+namespace orbitkv::client {
+
+namespace {
+
+constexpr std::size_t kMostHashes = limits::kMetadataPerOperation.value / limits::kBlockHashBytes;
+constexpr std::uint64_t kMostKeepMs = 5000;
+constexpr Duration kLongestNap = milliseconds(100);
+
+Outcome check(const std::vector<Participant>& participants) {
+  if (participants.empty() || participants.size() > limits::kInterestGroup)
+    return {Action::kReject, format_text("a group has 1 to %u participants", limits::kInterestGroup)};
+  std::set<std::uint16_t> ranks;
+  for (const Participant& each : participants) {
+    if (each.ranks.empty() || each.ranks.size() > limits::kShards)
+      return {Action::kReject, format_text("a participant has 1 to %u ranks", limits::kShards)};
+    for (const std::uint16_t rank : each.ranks)
+      if (!ranks.insert(rank).second)
+        return {Action::kReject, format_text("rank %u is of two participants", rank)};
+  }
+  return {};
+}
+
+}  // namespace
+
+struct PrefixGroup::Impl {
+  Impl(const Options& o, std::vector<Participant> p, std::unique_ptr<Carrier> c)
+      : options(o), participants(std::move(p)), carrier(std::move(c)) {
+    // Ids of another coordinator, or of an earlier life of this one, must not be met again.
+    std::random_device random;
+    coordinator = std::uint64_t{random() | 1u} << 32;
+    thread = std::thread([this] { run(); });
+  }
+  ~Impl() {
+    if (thread.joinable()) thread.join();
+  }
+
+  struct Claim {
+    explicit Claim(Attempt attempt, TimePoint now) : coordinator(std::move(attempt), now) {}
+    Coordinator coordinator;
+    bool forgotten = false;  // nobody asks for it any more
+  };
+
+  void run();
+  void flush(Claim& claim) {
+    for (Coordinator::Send& out : claim.coordinator.take_sends())
+      carrier->send(out.seat, out.token, std::move(out.frame));
+  }
+  Claim* find(std::uint64_t claim) {
+    const auto it = claims.find(claim);
+    return it == claims.end() || it->second.forgotten ? nullptr : &it->second;
+  }
+  Attempt attempt_of(const CommonList& list, std::uint64_t claim) const;
+
+  const Options options;
+  const std::vector<Participant> participants;
+  const std::unique_ptr<Carrier> carrier;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::uint64_t, Claim> claims;  // by the lower half of their interest
+  std::uint64_t coordinator = 0, last_claim = 0;
+  bool stop = false;
+  std::thread thread;
+};
+
+void PrefixGroup::Impl::run() {
+  std::unique_lock lock(mutex);
+  while (!stop || !claims.empty()) {
+    const TimePoint now = monotonic_now();
+    TimePoint due = now + kLongestNap;
+    for (auto it = claims.begin(); it != claims.end();) {
+      Claim& claim = it->second;
+      claim.coordinator.tick(now);
+      flush(claim);
+      due = std::min(due, claim.coordinator.next_due());
+      const bool over = claim.forgotten && claim.coordinator.phase() == Coordinator::Phase::kDone;
+      it = over ? claims.erase(it) : std::next(it);
+    }
+    changed.notify_all();
+    if (stop && claims.empty()) return;
+    const auto nap = std::max<std::int64_t>(1'000'000, due.ns - now.ns);
+    lock.unlock();
+    Carrier::Arrival arrival;
+    const bool came = carrier->receive(static_cast<std::uint32_t>(nap / 1'000'000), arrival);
+    lock.lock();
+    const auto it = came ? claims.find(arrival.token >> 32) : claims.end();
+    if (it == claims.end()) continue;
+    it->second.coordinator.arrive(arrival.participant, arrival.token, arrival.frame, monotonic_now());
+    flush(it->second);
+  }
+}
+
+Attempt PrefixGroup::Impl::attempt_of(const CommonList& list, std::uint64_t claim) const {
+  Attempt out;
+  out.interest = InterestId(coordinator | claim);
+  for (const Participant& each : participants)
+    out.seats.push_back({each.instance, each.ranks, each.authority});
+  out.group = GroupId(list.group);
+  if (list.boundary > 0) out.kind = wire::InterestKind::kRecovery;
+  out.origin = list.origin;
+  out.boundary = list.boundary;
+  out.hashes.assign(list.hashes.begin(), list.hashes.end());
+  out.times.wait = milliseconds(options.timeout_ms);
+  out.times.hold = milliseconds(options.restore_ms);
+  out.times.close = milliseconds(options.timeout_ms);
+  out.times.resend = milliseconds(options.resend_ms);
+  out.times.poll = milliseconds(options.poll_ms);
+  out.times.keep = milliseconds(std::min(4 * std::uint64_t{options.resend_ms}, kMostKeepMs));
+  return out;
+}
+
+PrefixGroup::PrefixGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+std::unique_ptr<PrefixGroup> PrefixGroup::open(const Options& options, std::vector<Participant> participants,
+                                               std::unique_ptr<Carrier> carrier, Outcome& outcome) {
+  outcome = check(participants);
+  if (outcome.ok() && carrier == nullptr) outcome = {Action::kReject, "a group without a carrier"};
+  if (outcome.ok() && (options.timeout_ms == 0 || options.resend_ms == 0 || options.poll_ms == 0))
+    outcome = {Action::kReject, "the times of a group are above 0"};
+  if (!outcome.ok()) return nullptr;
+  try {
+    return std::unique_ptr<PrefixGroup>(
+        new PrefixGroup(std::make_unique<Impl>(options, std::move(participants), std::move(carrier))));
+  } catch (const std::system_error& error) {
+    outcome = {Action::kRetry, format_text("the group's thread cannot start: %s", error.what())};
+    return nullptr;
+  }
+}
+
+PrefixGroup::~PrefixGroup() {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->stop = true;
+    for (auto& [id, claim] : impl_->claims) {
+      claim.forgotten = true;
+      claim.coordinator.give_up(monotonic_now());
+      impl_->flush(claim);
+    }
+  }
+  impl_->thread.join();
+}
+
+Outcome PrefixGroup::begin(const CommonList& list, std::uint64_t& claim) {
+  if (list.hashes.empty() || list.hashes.size() > kMostHashes)
+    return {Action::kReject, format_text("a list has 1 to %zu hashes", kMostHashes)};
+  if (list.boundary > 0 ? list.origin >= list.boundary || list.group != 0 : list.origin > 0)
+    return {Action::kReject,
+            "a recovery has an origin before its boundary and no group; a prefix has neither"};
+  std::lock_guard lock(impl_->mutex);
+  if (impl_->claims.size() == limits::kInterestsPerInstance)
+    return {Action::kRetry,
+            format_text("%u claims of the group are open; close some", limits::kInterestsPerInstance)};
+  claim = ++impl_->last_claim;
+  const auto made = impl_->claims.try_emplace(claim, impl_->attempt_of(list, claim), monotonic_now()).first;
+  impl_->flush(made->second);
+  return {};
+}
+
+namespace {
+
+const Outcome kUnknown{Action::kReject, "no such claim; it was closed"};
+
+CommonPrefix to_prefix(const Coordinator& c) {
+  CommonPrefix out;
+  const Coordinator::Outcome& end = c.outcome();
+  out.loading = c.phase() == Coordinator::Phase::kAcquiring || c.phase() == Coordinator::Phase::kClaiming;
+  if (c.phase() == Coordinator::Phase::kHolding) {
+    out.blocks = c.blocks();
+    for (const auto& seat : c.leases()) {
+      out.leases.emplace_back();
+      for (const wire::TicketLease& lease : seat)
+        out.leases.back().push_back({lease.group.value, lease.blocks, lease.lease});
+    }
+  } else if (!out.loading) {
+    out.why = static_cast<Missing>(end.why);
+    out.participant = end.seat;
+    out.message = end.message;
+  }
+  return out;
+}
+
+}  // namespace
+
+Outcome PrefixGroup::poll(std::uint64_t claim, std::uint32_t timeout_ms, CommonPrefix& out) {
+  std::unique_lock lock(impl_->mutex);
+  const auto settled = [&] {
+    const Impl::Claim* found = impl_->find(claim);
+    if (found == nullptr) return true;
+    const Coordinator::Phase phase = found->coordinator.phase();
+    return phase != Coordinator::Phase::kAcquiring && phase != Coordinator::Phase::kClaiming;
+  };
+  impl_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), settled);
+  const Impl::Claim* found = impl_->find(claim);
+  if (found == nullptr) return kUnknown;
+  out = to_prefix(found->coordinator);
+  return {};
+}
+
+Outcome PrefixGroup::restored(std::uint64_t claim, std::uint16_t rank, bool success) {
+  std::lock_guard lock(impl_->mutex);
+  Impl::Claim* found = impl_->find(claim);
+  if (found == nullptr) return kUnknown;
+  if (!found->coordinator.knows(rank))
+    return {Action::kReject, format_text("rank %u is of no participant", rank)};
+  found->coordinator.report(rank, success, monotonic_now());
+  impl_->flush(*found);
+  impl_->changed.notify_all();
+  return {};
+}
+
+Outcome PrefixGroup::wait(std::uint64_t claim, std::uint32_t timeout_ms, CommonRestore& out) {
+  std::unique_lock lock(impl_->mutex);
+  const auto over = [&] {
+    const Impl::Claim* found = impl_->find(claim);
+    return found == nullptr || (found->coordinator.outcome().verdict != Coordinator::Verdict::kOpen &&
+                                found->coordinator.quiet());
+  };
+  impl_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), over);
+  const Impl::Claim* found = impl_->find(claim);
+  if (found == nullptr) return kUnknown;
+  const Coordinator::Outcome& end = found->coordinator.outcome();
+  out.done = end.verdict != Coordinator::Verdict::kOpen;
+  out.success = end.verdict == Coordinator::Verdict::kRestored;
+  out.quiet = found->coordinator.quiet();
+  out.message = end.message;
+  return {};
+}
+
+Outcome PrefixGroup::close(std::uint64_t claim) {
+  std::lock_guard lock(impl_->mutex);
+  Impl::Claim* found = impl_->find(claim);
+  if (found == nullptr) return kUnknown;
+  found->forgotten = true;
+  found->coordinator.give_up(monotonic_now());
+  impl_->flush(*found);
+  impl_->changed.notify_all();
+  return {};
+}
+
+}  // namespace orbitkv::client
