@@ -1,5 +1,5 @@
 // What a coordinator makes of single answers: it trusts none of them. How it fares against whole
-// Managers is tested where those can be run (src/sim/coordinator_test.cc).
+// Managers is tested where those can be run (tests/native/coordinator_test.cc).
 #include "client/coordinator.h"
 
 #include <gtest/gtest.h>

@@ -38,6 +38,10 @@ constexpr std::array kRestoreEvents = {"await",    "pin",  "give_up",  "nothing"
 constexpr std::array kRecoveryStates = {"collecting", "waiting", "loading", "ready", "missed", "retired"};
 constexpr std::array kRecoveryEvents = {"part",      "in_memory", "loads", "no_room", "landed", "fail",
                                         "same_list", "emptied",   "told",  "cancel",  "expire"};
+constexpr std::array kInterestStates = {"collecting", "acquiring", "acquired", "missed",
+                                        "claimed",    "ended",     "closed"};
+constexpr std::array kInterestEvents = {"part",  "loads",  "ready", "miss", "newer",
+                                        "claim", "cancel", "lost",  "close"};
 constexpr std::array kWarmStates = {"queued", "loading", "ended"};
 constexpr std::array kWarmEvents = {"loads", "landed", "end"};
 constexpr std::array kRetireStates = {"idle", "images", "grants", "claims", "device", "drained"};
@@ -62,6 +66,7 @@ static_assert(named<LoadState, LoadEvent>(kLoadStates, kLoadEvents));
 static_assert(named<LeaseState, LeaseEvent>(kLeaseStates, kLeaseEvents));
 static_assert(named<RestoreState, RestoreEvent>(kRestoreStates, kRestoreEvents));
 static_assert(named<RecoveryState, RecoveryEvent>(kRecoveryStates, kRecoveryEvents));
+static_assert(named<InterestState, InterestEvent>(kInterestStates, kInterestEvents));
 static_assert(named<WarmState, WarmEvent>(kWarmStates, kWarmEvents));
 static_assert(named<RetireState, RetireEvent>(kRetireStates, kRetireEvents));
 static_assert(named<daemon::Health, daemon::HealthEvent>(kHealthStates, kHealthEvents));
@@ -81,6 +86,8 @@ constexpr Unreachable kUnreachable[] = {
     {"session", "gone", "closed", "the host closes a session once"},
     {"publish", "claimed", "claim_seen", "what was seen to be claimed is not asked again"},
     {"restore", "claimed", "claim_seen", "what was seen to be claimed is not asked again"},
+    {"interest", "*", "*",
+     "no engine here stands at several Managers; tests/native/coordinator_test.cc has some"},
     {"lease", "loading", "expire", "a wait that is over ends with what has landed"},
     {"record", "reserved", "failed",
      "a request that is refused is answered; the client takes its record back"},
@@ -215,6 +222,7 @@ void each_cell_of_all(Each each) {
   each_cell<LeaseState, LeaseEvent>(kLeaseStates, kLeaseEvents, in("lease"));
   each_cell<RestoreState, RestoreEvent>(kRestoreStates, kRestoreEvents, in("restore"));
   each_cell<RecoveryState, RecoveryEvent>(kRecoveryStates, kRecoveryEvents, in("recovery"));
+  each_cell<InterestState, InterestEvent>(kInterestStates, kInterestEvents, in("interest"));
   each_cell<WarmState, WarmEvent>(kWarmStates, kWarmEvents, in("warm"));
   each_cell<RetireState, RetireEvent>(kRetireStates, kRetireEvents, in("retire"));
   each_cell<daemon::Health, daemon::HealthEvent>(kHealthStates, kHealthEvents, in("stall"));

