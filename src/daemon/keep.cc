@@ -100,6 +100,10 @@ void Keep::sort_in(std::vector<FdStore::Named> found) {
       forget(each.name);
     }
   }
+  // One that has got its bound, and whose first name had not gone yet when that life ended.
+  for (auto& [epoch, session] : old_sessions_)
+    if (sessions_[epoch].below.value != 0 && std::exchange(session.unbounded, false))
+      forget(name_of(kProcess, epoch.value));
 }
 
 // The newest that is complete counts: one that is not was never gone on with. A newer one

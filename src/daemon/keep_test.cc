@@ -267,6 +267,23 @@ TEST(Keep, ProcessesThatMayMapSlabsAreTheNextLifesToo) {
   EXPECT_EQ(shelves.count("process-"), limits::kKeptProcesses);
 }
 
+// The life that gave it its bound ended before the first name had gone.
+TEST(Keep, AProcessUnderTwoNamesIsLetGoOfUnderBoth) {
+  for (const bool cold : {true, false}) {
+    Shelves shelves;
+    {
+      Life first(shelves);
+    }
+    if (cold) shelves.held.erase("table-1");
+    for (const char* name : {"process-abc", "process-abc-1"})
+      shelves.held[name] = UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    Life next(shelves);
+    EXPECT_EQ(next.cold, cold);
+    next.keep.forget_processes([](ProcessId) { return false; });
+    EXPECT_EQ(shelves.count("process-"), 0u) << cold;
+  }
+}
+
 // The lock of the same files says that the reads of the life before have ended.
 TEST(Keep, WhatADeviceWasReadingIntoIsFreeWhereItsFilesAreLocked) {
   constexpr mem::DeviceFiles kFiles{0x77}, kOthers{0x78}, kNone{};
