@@ -81,15 +81,6 @@ std::optional<std::uint64_t> select_boundary(const RecoveryContract& self, const
   return value_of(self.select_boundary(name_space, {start, end}, to_shards(coverages), limit));
 }
 
-constexpr char kContract[] =
-    R"(When an engine can go on with what is cached, by the rules of a registration's groups.
-
-groups: [(group, "prefix" | "window" | "checkpoint", window in tokens or None)]; group 0 is a
-prefix group. Tokens count from the start of the request. start:end is the tail behind what the
-engine holds itself, in whole pages; a boundary is a token at which it would go on computing:
-start < boundary <= end. coverage: what one shard has, {group: [(start, end), ...]}, for every
-group. ValueError says what is wrong with an input.)";
-
 }  // namespace
 
 RecoveryRule to_rule(const std::string& name) {
@@ -99,19 +90,18 @@ RecoveryRule to_rule(const std::string& name) {
 }
 
 void bind_recovery(nb::module_& m) {
-  nb::class_<RecoveryContract>(m, "RecoveryContract", kContract)
+  nb::class_<RecoveryContract>(m, "RecoveryContract",
+                               "Of orbitkv.RecoveryContract, which checks and explains.")
       .def(nb::new_(&make), nb::arg("namespace"), nb::arg("page_tokens"), nb::arg("groups"))
       .def_prop_ro("namespace", &RecoveryContract::name_space)
       .def_prop_ro("page_tokens", &RecoveryContract::page_tokens)
-      .def("required_ranges", &required_ranges, nb::arg("namespace"), nb::arg("start"), nb::arg("end"),
-           "[(group, start, end)]: what the boundary `end` needs.")
+      .def("required_ranges", &required_ranges, nb::arg("namespace"), nb::arg("start"), nb::arg("end"))
       .def("restorable_boundaries", &restorable_boundaries, nb::arg("namespace"), nb::arg("start"),
-           nb::arg("end"), nb::arg("coverage"), "The boundaries of one shard, ascending.")
+           nb::arg("end"), nb::arg("coverage"))
       .def("common_boundaries", &common_boundaries, nb::arg("namespace"), nb::arg("start"), nb::arg("end"),
-           nb::arg("coverages"), "The boundaries that all shards have, ascending.")
+           nb::arg("coverages"))
       .def("select_boundary", &select_boundary, nb::arg("namespace"), nb::arg("start"), nb::arg("end"),
-           nb::arg("coverages"), nb::arg("limit"),
-           "The greatest boundary that all shards have and that is at most `limit`, or None.");
+           nb::arg("coverages"), nb::arg("limit"));
 }
 
 }  // namespace orbitkv::python

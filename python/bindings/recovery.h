@@ -1,5 +1,5 @@
-// RecoveryContract for Python: model/recovery.h with tuples and dicts. What it refuses is
-// a ValueError with its text. Every call needs the GIL.
+// RecoveryContract for Python: model/recovery.h with tuples and dicts, which orbitkv/recovery.py has
+// checked. What it refuses is a ValueError with its text. Every call needs the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>

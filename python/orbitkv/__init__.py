@@ -3,7 +3,6 @@
 Importing this package starts no thread and opens no socket.
 """
 
-from orbitkv._core import RecoveryContract
 from orbitkv.client import (
     NO_STREAM,
     BlockHashes,
@@ -38,6 +37,7 @@ from orbitkv.errors import (
     SaveNotSubmittedError,
 )
 from orbitkv.group import Claim, CommonPrefix, CommonRestore, PrefixGroup
+from orbitkv.recovery import RecoveryContract
 
 __all__ = [
     "NO_STREAM",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 U8, U16, U32, U64 = ((1 << bits) - 1 for bits in (8, 16, 32, 64))
@@ -41,32 +41,57 @@ def text(name: str, value: Any) -> str:
     return value
 
 
+def items(name: str, value: Any) -> list[Any]:
+    try:
+        return list(value)
+    except TypeError:
+        raise TypeError(f"{name} is a list, not {_shown(value)}") from None
+
+
+def fields(name: str, value: Any, of: tuple[str, ...]) -> list[Any]:
+    given = [] if isinstance(value, str | bytes) or not isinstance(value, Iterable) else list(value)
+    if len(given) != len(of):
+        raise ValueError(f"{name} is ({', '.join(of)}), not {_shown(value)}")
+    return given
+
+
+def mapping(name: str, value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is a dict, not {_shown(value)}")
+    return value
+
+
 def milliseconds(name: str, value: Any) -> int:
-    """Of seconds; none are negative."""
+    """Of seconds."""
     try:
         seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
     except (TypeError, ValueError):
         raise TypeError(f"{name} is a number of seconds, not {_shown(value)}") from None
-    if math.isnan(seconds) or seconds * 1000 > U32:
-        raise ValueError(f"{name} is at most {U32 // 1000} seconds, not {_shown(value)}")
-    return max(0, int(seconds * 1000))
+    if not 0 <= seconds <= U32 / 1000:
+        raise ValueError(f"{name} is 0 to {U32 // 1000} seconds, not {_shown(value)}")
+    return int(seconds * 1000)
 
 
 def blocks(name: str, values: Iterable[int | None], *, holes: bool = False) -> array[int]:
     """None stands for a hole."""
     listed = list(values)
     try:
-        return array("I", [_HOLE if holes and block is None else block for block in listed])
+        made = array("I", [_HOLE if holes and block is None else block for block in listed])
     except (TypeError, OverflowError):
-        wrong = next(each for each in listed if not _is_block(each, holes))
-        also = " or None" if holes else ""
-        raise ValueError(f"{name} are block ids, 0 to {U32 - 1}{also}; {_shown(wrong)} is none") from None
+        made = None
+    if made is not None and _HOLE not in listed:
+        return made
+    wrong = next(each for each in listed if not _is_block(each, holes))
+    also = " or None" if holes else ""
+    raise ValueError(f"{name} are block ids, 0 to {_HOLE - 1}{also}; {_shown(wrong)} is none")
 
 
 def _is_block(value: object, holes: bool) -> bool:
     if value is None:
         return holes
     try:
-        return 0 <= operator.index(value) <= U32  # type: ignore[arg-type]
+        return 0 <= operator.index(value) < _HOLE  # type: ignore[arg-type]
     except TypeError:
         return False

@@ -13,9 +13,10 @@ from typing import Any
 
 from orbitkv import _core
 from orbitkv._arguments import U16, U64, blocks, identity, milliseconds, text, whole
-from orbitkv._core import NO_STREAM, BlockHashes, RecoveryContract
+from orbitkv._core import NO_STREAM, BlockHashes
 from orbitkv._device import event_of, memory_of, stream_of
 from orbitkv.errors import OrbitKVError, RetryLaterError, SaveNotSubmittedError
+from orbitkv.recovery import RecoveryContract
 from orbitkv.values import (
     Boundary,
     Group,

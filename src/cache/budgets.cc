@@ -95,18 +95,22 @@ ByteCount Budgets::room(AccountIndex account, Use use) const {
   return std::min(room, left(speculative_, share(config_.total, use)));
 }
 
-ChargeIndex Budgets::take(AccountIndex account, ByteCount bytes, Use use) {
-  ORBITKV_CHECK(full(account, bytes, use) == Full::kNothing, "a charge beyond its limit");
+ChargeIndex Budgets::enter(const Charge& charge) {
   if (free_charges_.empty()) {
     free_charges_.push_back(static_cast<std::uint32_t>(charges_.size()));
     charges_.emplace_back();
   }
-  const ChargeIndex charge(free_charges_.back());
+  const ChargeIndex index(free_charges_.back());
   free_charges_.pop_back();
-  charges_[charge.value] = {account, bytes, 1, use};
-  ++accounts_[account.value].charges;
+  charges_[index.value] = charge;
+  ++accounts_[charge.account.value].charges;
+  return index;
+}
+
+ChargeIndex Budgets::take(AccountIndex account, ByteCount bytes, Use use) {
+  ORBITKV_CHECK(full(account, bytes, use) == Full::kNothing, "a charge beyond its limit");
   add(account, bytes, use);
-  return charge;
+  return enter({account, bytes, 1, use});
 }
 
 void Budgets::hold(ChargeIndex charge) {
@@ -130,6 +134,13 @@ void Budgets::shrink(ChargeIndex charge, ByteCount to) {
   if (to == c.bytes) return;
   give(c.account, c.bytes - to, c.use);
   c.bytes = to;
+}
+
+ChargeIndex Budgets::split(ChargeIndex charge, ByteCount keeps) {
+  const Charge whole = charges_[charge.value];
+  ORBITKV_CHECK(whole.holds > 0 && keeps <= whole.bytes, "a part of a charge that exceeds it");
+  charges_[charge.value].bytes = keeps;
+  return enter({whole.account, whole.bytes - keeps, 1, whole.use});
 }
 
 void Budgets::promote(ChargeIndex charge) {

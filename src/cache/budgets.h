@@ -44,6 +44,8 @@ class Budgets {
   // The last drop returns it.
   void drop(ChargeIndex charge);
   void shrink(ChargeIndex charge, ByteCount to);
+  // The charge keeps `keeps`; the rest is one of its own, held once.
+  ChargeIndex split(ChargeIndex charge, ByteCount keeps);
   // Speculation that somebody asks for now: always fits, since its share lies within the limits.
   void promote(ChargeIndex charge);
   ByteCount bytes(ChargeIndex charge) const { return charges_[charge.value].bytes; }
@@ -74,6 +76,7 @@ class Budgets {
     std::uint32_t holds = 0;
     Use use = Use::kForeground;
   };
+  ChargeIndex enter(const Charge& charge);
   void add(AccountIndex account, ByteCount bytes, Use use);
   void give(AccountIndex account, ByteCount bytes, Use use);
   void free_if_empty(AccountIndex account);

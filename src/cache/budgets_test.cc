@@ -43,6 +43,28 @@ TEST(Budgets, the_last_holder_returns_a_charge) {
   EXPECT_EQ(b.returns(), before + 2);
 }
 
+TEST(Budgets, a_part_of_a_charge_comes_back_for_itself) {
+  Budgets b({ByteCount(100), ByteCount(80)});
+  const AccountIndex account = b.open();
+  const ChargeIndex charge = b.take(account, ByteCount(20), kAhead);
+  const std::uint64_t before = b.returns();
+  const ChargeIndex part = b.split(charge, ByteCount(15));
+  EXPECT_EQ(b.used(account), ByteCount(20));
+  EXPECT_EQ(b.returns(), before) << "nothing came free";
+  EXPECT_EQ(b.bytes(charge), ByteCount(15));
+  EXPECT_EQ(b.bytes(part), ByteCount(5));
+  b.promote(charge);
+  EXPECT_EQ(b.speculative(), ByteCount(5));
+  b.close(account);
+  b.drop(charge);
+  EXPECT_EQ(b.used(), ByteCount(5));
+  EXPECT_NE(b.open(), account) << "a part is charged to it still";
+  b.drop(part);
+  EXPECT_EQ(b.used(), ByteCount(0));
+  EXPECT_EQ(b.speculative(), ByteCount(0));
+  EXPECT_EQ(b.open(), account);
+}
+
 TEST(Budgets, speculation_has_a_quarter_within_the_limits) {
   Budgets b({ByteCount(100), ByteCount(80)});
   const AccountIndex one = b.open(), other = b.open();

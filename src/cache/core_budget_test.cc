@@ -108,6 +108,54 @@ TEST(CoreBudget, a_long_lease_ends_over_turns_and_is_charged_meanwhile) {
   EXPECT_EQ(t.stats().leased, 4 * slot_bytes());
 }
 
+TEST(CoreBudget, a_long_tail_that_is_cut_off_goes_over_turns_and_is_charged_meanwhile) {
+  constexpr std::uint32_t kLong = limits::kUnpinsPerTurn + 10;
+  TierBed s(TierBed::options_of(kLong, 512 * kMiB));
+  s.t->store(s.e.worker, s.e.registration, hashes(0, 1));
+  s.t.tier.put(1);
+  for (std::uint32_t at = 2; at < kLong; at += 8000)
+    s.t->store(s.e.worker, s.e.registration, hashes(at, std::min<std::uint32_t>(8000, kLong - at)));
+  const QueryAnswer asked = s.read(0, kLong);
+  ASSERT_TRUE(asked.loading && asked.admitted && asked.hit_blocks == kLong);
+  s.t.wait(seconds(6));
+  const auto ready =
+      s.t->core->poll(s.e.scheduler, {instance_id(1), GroupId(0), "r"}, asked.revision, s.t->now);
+  ASSERT_TRUE(ready.ok() && ready->state == TicketState::kReady);
+  EXPECT_EQ(ready->hit_blocks, 1u);
+  const ByteCount read = slot_bytes();  // goes on
+  for (const bool more : {true, false}) {
+    EXPECT_EQ(s.stats().used, kLong * slot_bytes() + read);
+    EXPECT_GT(s.t.stats().leased, slot_bytes());
+    EXPECT_EQ(s.t->core->census().pins, s.t->core->census().pinned);
+    EXPECT_EQ(s.t->core->turn(s.t->now), more);
+  }
+  EXPECT_EQ(s.stats().used, slot_bytes() + read);
+  s.t.all_loaded();
+  EXPECT_EQ(s.stats().used, slot_bytes());
+  EXPECT_EQ(s.t.stats().leased, slot_bytes());
+}
+
+// Its parts were pinned before it was known how much of it the budget ever holds.
+TEST(CoreBudget, what_is_beyond_the_limit_goes_over_turns) {
+  constexpr std::uint32_t kLong = limits::kUnpinsPerTurn + 10;
+  TierBed s(TierBed::options_of(4, 512 * kMiB));
+  for (std::uint32_t at = 0; at < kLong; at += 8000)
+    s.t->store(s.e.worker, s.e.registration, hashes(at, std::min<std::uint32_t>(8000, kLong - at)));
+  const std::vector<BlockHash> list = hashes(0, kLong);
+  QueryPart part = s.t->part(list, "r");
+  part.hashes = std::span(list).first(kLong - 1);
+  ASSERT_TRUE(s.t->core->query(s.e.scheduler, part, s.t->now).ok());
+  part.first = kLong - 1;
+  part.hashes = std::span(list).last(1);
+  const auto answer = s.t->core->query(s.e.scheduler, part, s.t->now);
+  ASSERT_TRUE(answer.ok() && answer->lease);
+  EXPECT_EQ(answer->hit_blocks, 4u);
+  EXPECT_EQ(s.t.stats().leased, (kLong - 1) * slot_bytes());
+  for (const bool more : {true, false}) EXPECT_EQ(s.t->core->turn(s.t->now), more);
+  EXPECT_EQ(s.t.stats().leased, 4 * slot_bytes());
+  EXPECT_EQ(s.stats().used, 4 * slot_bytes());
+}
+
 TEST(CoreBudget, the_core_may_end_before_a_long_lease) {
   constexpr std::uint32_t kLong = limits::kUnpinsPerTurn + 1;
   WorldOptions options;

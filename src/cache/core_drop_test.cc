@@ -158,6 +158,17 @@ TEST_F(CoreLargeDropTest, SeveralAreToldOneByOne) {
   EXPECT_EQ(w.core->take_dropped(first)->at(0).blocks, kMany);
 }
 
+// Whoever asks for drops knows their bound and answers that it is reached; cache/drops.h.
+TEST_F(CoreDropTest, NoMoreThanTheirBoundWaitToBeTaken) {
+  const auto begin = [&] { return w.core->begin_drop({}, DropRun::kCount, w.now); };
+  const DropId first = begin();
+  for (std::uint32_t i = 1; i < limits::kControlsWaiting; ++i) begin();
+  while (w.core->turn(w.now)) continue;
+  EXPECT_DEATH((void)begin(), "more drops than may wait");
+  EXPECT_TRUE(w.core->take_dropped(first).has_value());
+  begin();
+}
+
 TEST_F(CoreLargeDropTest, TheCoreMayEndBeforeTheDrop) {
   begin();
   w.core->turn(w.now);

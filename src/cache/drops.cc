@@ -12,6 +12,7 @@ Drops::~Drops() {
 }
 
 DropId Drops::begin(const DropWhat& what, DropRun run, TimePoint now) {
+  ORBITKV_CHECK(drops_.size() < limits::kControlsWaiting, "more drops than may wait");
   p_.images.set_clock(now);
   Drop& drop = drops_.emplace_back();
   drop.id = DropId(++last_id_);

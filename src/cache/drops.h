@@ -1,7 +1,8 @@
 // Drops of images by namespace and age, over turns: each walks the records that there are when
 // it begins, so that whatever was there then is out of sight at its end. Owned by the core;
-// single-threaded; bounded work a turn. Nothing of a namespace that goes is written to the tier
-// meanwhile: the tier has forgotten it before. Never touches what an engine is saving.
+// single-threaded; bounded work a turn, limits::kControlsWaiting drops until they are taken. Nothing
+// of a namespace that goes is written to the tier from begin() until it is taken, also while others
+// are before it: the tier has forgotten it. Never touches what an engine is saving.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ class Drops {
   explicit Drops(const Parts& parts) : p_(parts) {}
   ~Drops();
 
-  // What is on its way of a namespace that goes whole does not arrive.
+  // What is on its way of a namespace that goes whole does not arrive. The caller knows the bound.
   DropId begin(const DropWhat& what, DropRun run, TimePoint now);
   // True: there is more to do at once.
   bool turn(TimePoint now);

@@ -207,7 +207,8 @@ class Leases {
   // Whoever waits for a load that is doomed and has not begun hears of it.
   void fail_doomed(TimePoint now);
 
-  // Pins of leases that ended and were too many for one turn.
+  // Pins of leases that ended or were cut, if they were more than limits::kUnpinsPerTurn. Loads are
+  // left at once: there are limits::kLoads at most.
   bool unpins() const { return !ended_.empty(); }
   void unpin_turn();
 
@@ -373,10 +374,9 @@ class Leases {
   void end_wait(std::uint32_t index, TimePoint now);
   void wait_until_end(std::uint32_t index);
   bool nearly_there(const Lease& lease);
-  void leave_loads(std::uint32_t index, std::size_t kept, AccountIndex drainer);
-  void unpin_from(std::uint32_t index, std::size_t kept, AccountIndex drainer);
+  void leave_loads(std::uint32_t index, std::size_t kept);
+  void unpin_from(std::uint32_t index, std::size_t kept, ChargeIndex charge);
   void give_up(std::uint32_t index);
-  void unpin_later(std::uint32_t index);
   void retire(std::uint32_t index, LeaseEvent event);
   void collect(std::uint32_t index);
   void end_due(std::uint32_t index, TimePoint now);
@@ -402,7 +402,7 @@ class Leases {
   std::uint64_t last_revision_, last_id_ = 0;
   std::array<std::byte, 32> ids_{};  // the next two, or the last one and the next
   PlaceCounts places_;
-  // What long leases held that have ended: unpinned from the back, then the charge goes back.
+  // What long leases held, or their tails: unpinned from the back, then the charge goes back.
   struct Ended {
     std::vector<RecordId> records;
     ChargeIndex charge = kNoCharge;

@@ -68,7 +68,7 @@ void Leases::cut_to_limit(std::uint32_t index) {
   if (lease.hits <= most) return;
   if (!lease.prepared) ++stats_.budget_cuts;
   shorten(lease, static_cast<std::uint32_t>(most));
-  unpin_from(index, lease.hits, lease.account);
+  unpin_from(index, lease.hits, kNoCharge);
 }
 
 Full Leases::full_for(AccountIndex account, ByteCount bytes, Use use) {

@@ -160,40 +160,38 @@ std::uint32_t Leases::count(const InstanceId& instance) const {
   return static_cast<std::uint32_t>(std::count_if(leases_.begin(), leases_.end(), holds));
 }
 
-void Leases::leave_loads(std::uint32_t index, std::size_t kept, AccountIndex drainer) {
+// What nobody else waits for goes back at once, or is charged to the lease's account until the
+// tier has ended it.
+void Leases::leave_loads(std::uint32_t index, std::size_t kept) {
   Lease& lease = leases_[index];
   for (std::size_t i = kept; i < lease.records.size() && lease.pending > 0; ++i) {
     if (!images_.loading(lease.records[i])) continue;
-    loads_.leave(lease.records[i], {LeaseIndex(index), static_cast<std::uint32_t>(i)}, drainer);
+    loads_.leave(lease.records[i], {LeaseIndex(index), static_cast<std::uint32_t>(i)}, lease.account);
     --lease.pending;
   }
 }
 
-// Those that still load are left first: what nobody else waits for goes back at once, or is
-// charged to `drainer` until the tier has ended it.
-void Leases::unpin_from(std::uint32_t index, std::size_t kept, AccountIndex drainer) {
+// The pins from `kept` on and their charge, which go back together: at once, or over turns if they
+// are many. Reads that go on are charged for themselves, in the place of what goes back at once.
+void Leases::unpin_from(std::uint32_t index, std::size_t kept, ChargeIndex charge) {
   Lease& lease = leases_[index];
+  const bool many = lease.records.size() > kept + limits::kUnpinsPerTurn;
+  if (!many && charge != kNoCharge) budgets_.drop(charge);
   if (kept >= lease.records.size()) return;
-  leave_loads(index, kept, drainer);
-  images_.unpin(std::span(lease.records).subspan(kept));
+  leave_loads(index, kept);
+  const std::span<const RecordId> tail = std::span(lease.records).subspan(kept);
+  if (many) {
+    ended_.push_back({{tail.begin(), tail.end()}, charge});
+  } else {
+    images_.unpin(tail);
+  }
   lease.records.resize(kept);
 }
 
-// Its hold on the charge and its pins. Its reads are charged for themselves until they end, also
-// while restores hold that charge: one may end before what it waits for.
+// Its hold on the charge and its pins. Restores may hold that charge on: its reads are charged
+// for themselves, for one may end before what it waits for.
 void Leases::give_up(std::uint32_t index) {
-  Lease& lease = leases_[index];
-  if (lease.records.size() > limits::kUnpinsPerTurn) return unpin_later(index);
-  if (lease.charge != kNoCharge) budgets_.drop(lease.charge);
-  lease.charge = kNoCharge;
-  unpin_from(index, 0, lease.account);
-}
-
-// As long as it holds pins it is charged for them.
-void Leases::unpin_later(std::uint32_t index) {
-  Lease& lease = leases_[index];
-  leave_loads(index, 0, lease.account);
-  ended_.push_back({std::exchange(lease.records, {}), std::exchange(lease.charge, kNoCharge)});
+  unpin_from(index, 0, std::exchange(leases_[index].charge, kNoCharge));
 }
 
 void Leases::unpin_turn() {

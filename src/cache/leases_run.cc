@@ -182,8 +182,7 @@ bool Leases::nearly_there(const Lease& lease) {
 void Leases::cut(std::uint32_t index, std::uint32_t kept, TimePoint now) {
   Lease& lease = leases_[index];
   shorten(lease, kept);
-  budgets_.shrink(lease.charge, kept * lease.block_bytes);
-  unpin_from(index, kept, lease.account);
+  unpin_from(index, kept, budgets_.split(lease.charge, kept * lease.block_bytes));
   if (lease.state == LeaseState::kLoading && lease.pending == 0) land(index, now);
 }
 

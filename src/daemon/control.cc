@@ -11,10 +11,6 @@ namespace orbitkv::daemon {
 namespace {
 using nlohmann::json;
 
-// Namespaces of one answer: with the longest names, every byte of them escaped, it fits a frame.
-static_assert(limits::kListedNamespaces * (6 * limits::kNamespaceBytes + 256) <
-              limits::kSocketFrameBytes - 256);
-
 constexpr std::uint64_t kLongest = 10ull * 365 * 24 * 3600;  // seconds, of an age
 constexpr Duration kEvictionWait = seconds(50);              // below what the operator's side waits
 constexpr Duration kTurn = milliseconds(200);                // of an eviction, at the latest

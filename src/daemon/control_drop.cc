@@ -1,11 +1,13 @@
 // Drops: blocks by namespace, scope or age, from memory and from SSD.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/limits.h"
 #include "base/text.h"
+#include "cache/residency.h"
 #include "daemon/control.h"
 #include "daemon/scope.h"
 
@@ -13,11 +15,15 @@ namespace orbitkv::daemon {
 namespace {
 using nlohmann::json;
 
-// Names of one answer: with the longest, every byte of them escaped, it fits a frame.
+// Namespaces of one answer, also of ssd_list: with the longest names, every byte of them escaped,
+// it fits a frame.
 static_assert(limits::kListedNamespaces * (6 * limits::kNamespaceBytes + 512) <
               limits::kSocketFrameBytes - 1024);
 constexpr std::size_t kLeastDigits = 8;                         // of a digest
-constexpr Duration kMemoryRemembers = seconds(45 * 24 * 3600);  // the age of a block (cache/residency.h)
+constexpr Duration kMemoryRemembers = seconds(45 * 24 * 3600);  // the age of a block
+// Beyond it the minutes of a last use wrap, and a block would look younger than it is.
+using Minutes = decltype(cache::HotRecord::minute);
+static_assert(kMemoryRemembers.ns / seconds(60).ns < std::numeric_limits<Minutes>::max());
 }  // namespace
 
 // Of memory and of the SSD, by digest.

@@ -69,8 +69,11 @@ def test_of_a_registration(client, given, said):
         (lambda c: c.read_recovery(ID, {1 << 16: HASHES}, "r", 0, 16), ValueError, "a group of hashes is 0 to 65535"),
         (lambda c: c.release(b"x"), ValueError, "lease has 16 bytes, not 1"),
         (lambda c: c.publish_activity(b""), ValueError, "instance has 16 bytes, not 0"),
-        (lambda c: c.wait_connected(float("nan")), ValueError, "timeout is at most 4294967 seconds, not nan"),
-        (lambda c: c.wait_connected(float("inf")), ValueError, "timeout is at most 4294967 seconds"),
+        (lambda c: c.wait_connected(float("nan")), ValueError, "timeout is 0 to 4294967 seconds, not nan"),
+        (lambda c: c.wait_connected(float("inf")), ValueError, "timeout is 0 to 4294967 seconds, not inf"),
+        (lambda c: c.wait_connected(float("-inf")), ValueError, "timeout is 0 to 4294967 seconds, not -inf"),
+        (lambda c: c.wait_connected(10**400), ValueError, "timeout is 0 to 4294967 seconds, not a number of many"),
+        (lambda c: c.wait_connected(-5), ValueError, "timeout is 0 to 4294967 seconds, not -5"),
         (lambda c: c.wait_connected("soon"), TypeError, "timeout is a number of seconds, not 'soon'"),
     ],
 )
@@ -81,9 +84,11 @@ def test_of_a_call(client, call, kind, said):
 
 def test_of_blocks(client):
     memory = type("Registered", (), {"handle": 1})()
-    for wrong in (-1, 2**32, "a", None):
+    for wrong in (-1, 2**32 - 1, 2**32, "a", None):
         with pytest.raises(ValueError, match="blocks of group 0 are block ids, 0 to 4294967294; "):
             client.save(memory, [(0, [0, wrong], HASHES)])
     with pytest.raises(ValueError, match="blocks of group 1 are block ids, 0 to 4294967294 or None; 1.5 is none"):
         client.start_restore(memory, [(ID, [[None], [1.5]])])
+    with pytest.raises(ValueError, match="4294967294 or None; 4294967295 is none"):
+        client.start_restore(memory, [(ID, [[None, 2**32 - 1]])])
     assert len(BlockHashes(HASHES)) == 1

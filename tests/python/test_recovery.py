@@ -37,6 +37,15 @@ def test_shards_intersect_sets():
     assert contract.select_boundary("ns", 0, 512, shards[:1], 2**63) == 512
 
 
+def test_any_iterables_will_do(contract):
+    coverage = {group: iter([iter((128, 512))]) for group in (0, 1, 2)}
+    boundaries = contract.restorable_boundaries("ns", 128, 512, coverage)
+    assert boundaries == [192, 256, 320, 384, 448, 512]
+    one = {group: [np.array([128, 512])] for group in (0, 1, 2)}
+    assert contract.common_boundaries("ns", np.int64(128), 512, iter([one])) == boundaries
+    assert contract.select_boundary("ns", 128, 512, iter([one, one]), 500) == 448
+
+
 def test_tokens_up_to_2_63(contract):
     end = 2**63
     coverage = {group: [(end - 128, end)] for group in (0, 1, 2)}
@@ -87,8 +96,52 @@ def test_questions_that_are_refused(contract):
         contract.restorable_boundaries("ns", 100, 512, nothing)
     with pytest.raises(ValueError, match="count of shards is 0"):
         contract.common_boundaries("ns", 128, 512, [])
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="start is 0 to 18446744073709551615, not -64"):
         contract.required_ranges("ns", -64, 512)
+
+
+RULE = r"groups\[0\] is \(group, rule, window\), not "
+
+
+@pytest.mark.parametrize(
+    "given, kind, text",
+    [
+        ((7, 64, GROUPS), TypeError, "namespace is a str, not 7"),
+        (("ns", 2**32, GROUPS), ValueError, "page_tokens is 0 to 4294967295"),
+        (("ns", 64, 5), TypeError, "groups is a list, not 5"),
+        (("ns", 64, [0]), ValueError, RULE + "0"),
+        (("ns", 64, ["abc"]), ValueError, RULE + "'abc'"),
+        (("ns", 64, [(0, "prefix")]), ValueError, RULE),
+        (("ns", 64, [(70000, "prefix", None)]), ValueError, r"groups\[0\]: group is 0 to 65535, not 70000"),
+        (("ns", 64, [(0, None, None)]), TypeError, r"groups\[0\]: rule is a str, not None"),
+        (("ns", 64, [*GROUPS[:1], (1, "window", -1)]), ValueError, r"groups\[1\]: window is 0 to 4294967295, not -1"),
+    ],
+)
+def test_arguments_of_a_contract_are_named(given, kind, text):
+    with pytest.raises(kind, match=text):
+        RecoveryContract(*given)
+
+
+SHARD = r"coverages\[0\]\[2\]"
+
+
+@pytest.mark.parametrize(
+    "question, given, kind, text",
+    [
+        ("required_ranges", (0, 1.5), TypeError, r"end is a whole number, not 1\.5"),
+        ("restorable_boundaries", (0, 64, [1]), TypeError, r"coverage is a dict, not \[1\]"),
+        ("restorable_boundaries", (0, 64, {-1: []}), ValueError, "a group of coverage is 0 to 65535, not -1"),
+        ("restorable_boundaries", (0, 64, {0: 3}), TypeError, r"coverage\[0\] is a list, not 3"),
+        ("common_boundaries", (0, 64, None), TypeError, "coverages is a list, not None"),
+        ("common_boundaries", (0, 64, [{2: [1]}]), ValueError, rf"a range in {SHARD} is \(start, end\), not 1"),
+        ("common_boundaries", (0, 64, [{2: [(-1, 2)]}]), ValueError, f"a start in {SHARD} is 0 to 1844674407370955161"),
+        ("common_boundaries", (0, 64, [{2: [(1, "2")]}]), TypeError, f"an end in {SHARD} is a whole number, not '2'"),
+        ("select_boundary", (0, 64, [], 2**64), ValueError, "limit is 0 to 18446744073709551615"),
+    ],
+)
+def test_arguments_of_a_question_are_named(contract, question, given, kind, text):
+    with pytest.raises(kind, match=text):
+        getattr(contract, question)("ns", *given)
 
 
 def test_groups_register_with_their_rules():
