@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "cache/line_watch.h"
+#include "cache/overtaken.h"
 
 namespace orbitkv::cache {
 
-LineWatch& line_watch() {
-  static LineWatch watch;
-  return watch;
+std::uint32_t& most_overtaken() {
+  thread_local std::uint32_t most = 0;
+  return most;
 }
 
 WaitingPlace WaitingLine::join(const Waiter& waiter, AccountIndex account) {
@@ -156,9 +156,7 @@ void WaitingLine::note_grant(AccountIndex account, std::uint64_t number) {
     Entry& first = entries_[queues_[other.value].head];
     const bool passed = first.refused && first.number < number && (other == account || first.total);
     if (!passed) continue;
-    std::atomic<std::uint32_t>& most = line_watch().overtaken;
-    if (++first.passes > most.load(std::memory_order_relaxed))
-      most.store(first.passes, std::memory_order_relaxed);
+    most_overtaken() = std::max(most_overtaken(), ++first.passes);
   }
 }
 
@@ -168,7 +166,7 @@ bool WaitingLine::candidate(AccountIndex account) const {
 }
 
 void WaitingLine::choose_reserver() {
-  if (reserver_ != kNoLink || !line_watch().reserves.load(std::memory_order_relaxed)) return;
+  if (reserver_ != kNoLink) return;
   const auto free_one = [&](AccountIndex a) { return candidate(a) && !queues_[a.value].reserved; };
   auto it = std::find_if(ring_.begin(), ring_.end(), free_one);
   if (it == ring_.end()) {

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "base/limits.h"
-#include "cache/line_watch.h"
+#include "cache/overtaken.h"
 
 namespace orbitkv::sim {
 namespace {
@@ -47,9 +47,12 @@ std::optional<Wrong> recount(const cache::Core& core, const mem::Pool& pool, con
   if (sum(census.loads) != stats.loading) return differs("loads", sum(census.loads), stats.loading);
   if (at(census.images, ImageState::kLoading) != stats.loading)
     return differs("loading images", at(census.images, ImageState::kLoading), stats.loading);
-  // As cache/waiting.h promises it, for so many instances.
-  const std::uint32_t most = 2 * limits::kPasses + 2 * known.instances;
-  const std::uint32_t overtaken = cache::line_watch().overtaken.load();
+  return starves(cache::most_overtaken(), known.instances);
+}
+
+// As cache/waiting.h promises it, for so many instances.
+std::optional<Wrong> starves(std::uint32_t overtaken, std::uint32_t instances) {
+  const std::uint32_t most = 2 * limits::kPasses + 2 * instances;
   if (overtaken > most)
     return Wrong{"starves", "while one was the first of its instance " + std::to_string(overtaken) +
                                 " later ones were admitted before it, at most " + std::to_string(most) +

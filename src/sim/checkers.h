@@ -22,5 +22,7 @@ struct Known {
 };
 // The first thing that does not add up, or goes beyond its bound.
 std::optional<Wrong> recount(const cache::Core& core, const mem::Pool& pool, const Known& known);
+// Of that: more were admitted before one that waits than may be.
+std::optional<Wrong> starves(std::uint32_t overtaken, std::uint32_t instances);
 
 }  // namespace orbitkv::sim

@@ -118,7 +118,7 @@ void draw_ssd(Random& random, Config& config) {
 
 // Lives follow each other more often where one leaves something to the next.
 void draw_keep(Random& random, Config& config) {
-  config.keep.on = random.percent(40);
+  config.keep.on = random.percent(30);
   config.keep.letter = random.percent(50) ? range_us(1, 100) : range_us(100, 20'000);
   config.restart = range_us(1000, 400'000);
   if (!config.keep.on) return;

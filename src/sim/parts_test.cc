@@ -5,12 +5,17 @@
 
 #include <array>
 #include <bit>
+#include <map>
 #include <set>
 #include <string>
 
+#include "base/limits.h"
 #include "base/time.h"
+#include "cache/overtaken.h"
+#include "cache/waiting.h"
 #include "shm/channel.h"
 #include "sim/cells.h"
+#include "sim/checkers.h"
 #include "sim/content.h"
 #include "sim/events.h"
 #include "sim/kept_memory.h"
@@ -141,6 +146,47 @@ TEST(FrozenTest, DamageIsOneBitOfWhatWasWritten) {
     for (std::size_t i = 0; i < 4; ++i)
       flipped += std::popcount(static_cast<unsigned>(bytes[i] ^ "kept"[i]) & 0xFF);
     EXPECT_EQ(flipped, 1);
+  }
+}
+
+// Says of one waiter that all is full whenever others are to come first, and that its instance is when
+// it would be reserved for: nobody may lie so, and then one starves.
+class LyingAdmission final : public cache::Admitting {
+ public:
+  explicit LyingAdmission(bool lies) : lies_(lies) {}
+  Attempt admit(const cache::Waiter& waiter, TimePoint) override {
+    if (waiter.index == 0) {
+      constexpr std::uint32_t kCandidate = 2 * limits::kPasses;  // twice a turn, it is looked at
+      ++asked_;
+      const bool full = !lies_ || asked_ < kCandidate || (asked_ > kCandidate && asked_ % 2 == 0);
+      return {full ? Attempt::Outcome::kTotalFull : Attempt::Outcome::kInstanceFull, 1};
+    }
+    line->leave(places.at(waiter.index));
+    return {Attempt::Outcome::kAdmitted, 1};
+  }
+  bool make_way(cache::AccountIndex, cache::Full) override { return false; }
+  cache::WaitingLine* line = nullptr;
+  std::map<std::uint32_t, cache::WaitingPlace> places;
+
+ private:
+  const bool lies_;
+  std::uint32_t asked_ = 0;
+};
+
+TEST(CheckersTest, SeeThatOneStarves) {
+  for (const bool lies : {false, true}) {
+    LyingAdmission admission(lies);
+    cache::WaitingLine line(admission);
+    admission.line = &line;
+    cache::most_overtaken() = 0;
+    line.join({cache::Waiter::Kind::kPrefix, 0}, cache::AccountIndex(0));
+    for (std::uint32_t i = 1; i < 1000; ++i) {
+      admission.places[i] = line.join({cache::Waiter::Kind::kPrefix, i}, cache::AccountIndex(1));
+      line.run(TimePoint{1});
+    }
+    const auto wrong = starves(cache::most_overtaken(), 2);
+    EXPECT_EQ(wrong.has_value(), lies) << cache::most_overtaken();
+    if (wrong) EXPECT_STREQ(wrong->checker, "starves");
   }
 }
 

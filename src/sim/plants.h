@@ -21,7 +21,6 @@ enum class Plant : std::uint8_t {
   kCutReply,        // replies lose their last byte
   kDeafDisk,        // no Manager but the first can read the disk
   kDroppedExtent,   // an extent of the pool dies open
-  kUnfairLine,      // in the line of those who wait nobody is reserved for
   // Of what outlives the Manager:
   kForgottenLent,   // an extent that somebody writes does not stand there
   kEarlySeal,       // it stands there as a block

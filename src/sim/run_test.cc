@@ -67,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{Plant::kUnheardDeath, "quiet: sessions"}, Planted{Plant::kLostReply, "waits"},
                     Planted{Plant::kLostOperation, "waits"}, Planted{Plant::kHastyUnmap, "slabs"},
                     Planted{Plant::kCutReply, "protocol"}, Planted{Plant::kDeafDisk, "restart"},
-                    Planted{Plant::kUnfairLine, "starves"}, Planted{Plant::kForgottenLent, "kept: lent"},
+                    Planted{Plant::kForgottenLent, "kept: lent"},
                     Planted{Plant::kEarlySeal, "kept: sealed", "kept: bytes"},
                     Planted{Plant::kForgottenBlock, "kept: blocks"},
                     Planted{Plant::kStaleBlock, "kept: bytes"}, Planted{Plant::kNamesAgain, "slabs"},

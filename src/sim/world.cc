@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/fault.h"
-#include "cache/line_watch.h"
+#include "cache/overtaken.h"
 #include "sim/cells.h"
 #include "sim/checkers.h"
 #include "sim/engine.h"
@@ -36,8 +36,7 @@ World::World(const Config& config, const Options& options)
       manager_(std::make_unique<ManagerNode>(*this)) {
   g_world = this;
   set_fault_hook(&sim::on_fault_point);
-  cache::line_watch().overtaken = 0;
-  cache::line_watch().reserves = plant() != Plant::kUnfairLine;
+  cache::most_overtaken() = 0;
   outcome_.digest = mix(config.seed);
 }
 
