@@ -53,7 +53,7 @@ class Drivers:
     def command(self, party, count, options, directory):
         numbers = [str(count), str(options.within), str(options.seed)]
         if party == "real":
-            return [*self.real, *numbers, directory]
+            return [*self.real, *numbers, str(directory)]
         return [*self.native, party, *numbers]
 
     def rows(self, parties):
@@ -132,15 +132,43 @@ def follow(process, party, quiet):
 
 
 def run_party(drivers, party, count, options, directory):
-    process = subprocess.Popen(
-        drivers.command(party, count, options, directory), stdout=subprocess.PIPE, text=True, env=drivers.environment
-    )
+    command = drivers.command(party, count, options, directory)
+    environment = {**drivers.environment, "TMPDIR": str(directory)}  # where native drivers make theirs
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     last = follow(process, party, options.json)
     code = process.wait()
     try:
         return json.loads(last)
     except ValueError:
         return {"party": party, "died": f"its driver ended with {code} and said no result"}
+
+
+def ignore_stops():
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def stop(number, _):
+    ignore_stops()
+    sys.exit(128 + number)
+
+
+def run_parties(drivers, parties, options):
+    """party -> what it found. However it ends, no process is left, nor a file; a stop while this
+    is seen to does not keep it from that."""
+    results = {}
+    with tempfile.TemporaryDirectory(prefix="okv-kills-") as directory:
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, stop)
+            for party, count in parties.items():
+                place = Path(directory) / party
+                place.mkdir()
+                results[party] = run_party(drivers, party, count, options, place)
+        finally:
+            ignore_stops()
+            end_descendants()
+    return results
 
 
 # ---- the result ----
@@ -219,16 +247,8 @@ def main(words):
         if count < len(rows[party]):
             return refuse(f"{FLAGS[party]} {count} leaves rows out: give {len(rows[party])} or more, or 0 for none")
     adopt_orphans()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
     print(f"kill-matrix: seed {options.seed}", file=sys.stderr, flush=True)
-    results = {}
-    try:
-        for party, count in parties.items():
-            with tempfile.TemporaryDirectory(prefix="okv-kills-") as directory:
-                results[party] = run_party(drivers, party, count, options, directory)
-    finally:
-        end_descendants()
+    results = run_parties(drivers, parties, options)
     if not options.json:
         print(table(results, rows))
     total = merge(results, rows)

@@ -89,7 +89,7 @@ class Matrix:
 
     def ask_again(self, bed, manager):
         """What the dead had asked: the tokens of an engine without connector, and the pages that were saved."""
-        known = {}
+        known, looked = {}, 0
         for number, (row, asked) in enumerate(self.asked):
             key = json.dumps(asked)
             if key not in known:
@@ -99,7 +99,11 @@ class Matrix:
             if tokens(report) != known[key]:
                 self.fail(f"{name(row)}: another engine's tokens differ after it")
             published = [self.directory / "dump" / "published", *self.directory.glob("after-*/published")]
-            self.wrong += pages.compare(published, loaded / "loaded")[2]
+            count, _, wrong = pages.compare(published, loaded / "loaded")
+            looked += count
+            self.wrong += wrong
+        if looked == 0:
+            self.fail("nothing was loaded of what the dead had asked: no byte was looked at")
 
     def run(self):
         begun = time.monotonic()

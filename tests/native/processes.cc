@@ -152,9 +152,9 @@ bool Process::stopped_within(int timeout_ms) {
 // ---- Directory ----
 
 Directory::Directory() {
-  char path[] = "/tmp/okv-native-XXXXXX";
-  ORBITKV_CHECK(::mkdtemp(path) != nullptr, "mkdtemp");
-  path_ = path;
+  const char* given = std::getenv("TMPDIR");
+  path_ = std::string(given != nullptr ? given : "/tmp") + "/okv-native-XXXXXX";
+  ORBITKV_CHECK(::mkdtemp(path_.data()) != nullptr, "mkdtemp");
 }
 
 Directory::~Directory() {

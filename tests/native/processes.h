@@ -46,7 +46,7 @@ class Process {
   std::optional<int> status_;
 };
 
-// A directory of its own that goes with the test.
+// A directory of its own, under TMPDIR, that goes with the test.
 class Directory {
  public:
   Directory();

@@ -1,7 +1,9 @@
 """The kill matrix fails for each thing that it is there to find, and leaves no process behind."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,7 @@ GOOD = {
 # What stands for a driver: names two rows, and says what FAKE_RESULT holds.
 DRIVER = """#!/bin/bash
 if [ "$1" = rows ]; then printf 'engine\\tsave\\nengine\\trestore\\n'; exit; fi
+[ -z "$FAKE_CHILD" ] || touch "$TMPDIR/store"
 [ -z "$FAKE_CHILD" ] || setsid sleep 300 &
 [ -z "$FAKE_CHILD" ] || { echo "progress engine 1 4"; sleep 300; }
 echo "progress engine 2 4"
@@ -37,6 +40,14 @@ echo "$FAKE_RESULT"
 
 def merged(**change):
     return kill_matrix.merge({"engine": {**GOOD, **change}}, ROWS)
+
+
+def end(process):
+    """And all that it started."""
+    for pid in [*kill_matrix.descendants(process.pid), *([process.pid] if process.poll() is None else [])]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait(30)
 
 
 class KillMatrix(unittest.TestCase):
@@ -85,18 +96,23 @@ class KillMatrix(unittest.TestCase):
         self.assertEqual(none.returncode, 2)
 
     def test_a_stop_ends_all_that_it_started(self):
-        environment = {**os.environ, "FAKE_CHILD": "1"}
+        place = Path(self.directory.name) / "tmp"
+        place.mkdir()
+        environment = {**os.environ, "FAKE_CHILD": "1", "TMPDIR": str(place)}
         command = self.command("--native", "4")
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        self.addCleanup(end, process)
         deadline = time.monotonic() + 20
         while len(left := kill_matrix.descendants(process.pid)) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
         self.assertGreaterEqual(len(left), 3)
-        process.terminate()
+        self.assertTrue(list(place.rglob("store")))
+        while process.poll() is None and time.monotonic() < deadline:
+            process.terminate()  # a second one, and a third, do not keep it from its work
+            time.sleep(0.001)
         self.assertEqual(process.wait(30), 128 + 15)
-        process.stdout.close()
-        process.stderr.close()
         self.assertFalse([pid for pid in left if os.path.exists(f"/proc/{pid}")])
+        self.assertFalse(list(place.iterdir()))
 
 
 if __name__ == "__main__":

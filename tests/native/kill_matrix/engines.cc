@@ -23,6 +23,7 @@ constexpr std::uint64_t kCommon = 1;  // first of the blocks that victims restor
 constexpr std::uint32_t kCommonBlocks = 12;
 constexpr std::uint32_t kLines = 8;  // operations that a victim is given
 constexpr std::uint32_t kMomentLines = 200;
+constexpr std::uint64_t kHashes = 10'000;   // of one victim: more than it can save
 constexpr std::uint64_t kStored = 500'000;  // first of the blocks that lie on SSD
 constexpr std::uint32_t kStoredBlocks = 2400, kStoredRun = 24;
 constexpr std::uint8_t kFirstInstance = 10;
@@ -71,6 +72,7 @@ class Bed {
   void drive_save(Victim& victim);
   void wait_for_stopped(Victim& victim);
   void end(Victim& victim);
+  void read_reports(Victim& victim);
   void beside();
   void look_at(Victim& victim);
   void take_over(Victim& victim);
@@ -155,7 +157,7 @@ Victim Bed::start(const EngineRow& row, std::size_t place) {
   victim.row = &row;
   victim.hash = next_hash_;
   victim.batch = row.fault == "client_mid_copy" || any(0, 1) == 1 ? 12 : 3;  // 3 run in the caller
-  next_hash_ += 1000;
+  next_hash_ += kHashes;
   const std::string socket = "socket=" + manager_->socket();
   const std::string instance = "instance=" + std::to_string(kFirstInstance + place);
   if (row.deed == Deed::kGarble)
@@ -229,15 +231,25 @@ void Bed::end(Victim& victim) {
     process.signal(SIGKILL);
   }
   const auto status = process.ended_within();
+  if (!status) {  // its session would be missed as well
+    process.signal(SIGKILL);
+    process.ended_within();
+  }
+  read_reports(victim);
   if (!status || !WIFSIGNALED(*status) || WTERMSIG(*status) != SIGKILL)
     return tally_.other_failed(victim.row->name, "its fault never struck");
   tally_.kill(victim.row->name);
-  while (const auto line = process.line(0)) {
+}
+
+// It has ended: what it wrote is in the pipe, and then the pipe's end.
+void Bed::read_reports(Victim& victim) {
+  while (const auto line = victim.process->line(1000)) {
     std::stringstream in(*line);
     std::string verb;
     std::uint32_t good = 0, hits = 0, blocks = 0;
     std::uint64_t wrong = 0;
     if (!(in >> verb >> good >> blocks >> hits >> wrong)) continue;
+    tally_.report();
     if (verb == "saved" && good == 1) victim.done += victim.batch;
     if (verb == "restored" && good == 1) tally_.wrong(victim.row->name, wrong);
   }
@@ -287,6 +299,7 @@ void kill_engines(const Order& order, Tally& tally) {
       if (!bed->round(round)) bed.reset();
     }
   }
+  if (tally.reports() == 0) tally.other_failed("all", "none of the dead had said what it had done");
 }
 
 }  // namespace orbitkv::test::kills

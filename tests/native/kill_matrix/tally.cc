@@ -101,6 +101,7 @@ std::string Tally::json() const {
   return nlohmann::json({{"party", party_},
                          {"kills", kills_},
                          {"rows", rows},
+                         {"reports", reports_},
                          {"wrong_bytes", wrong_},
                          {"slowest_s", seconds_of(slowest_)},
                          {"not_back", late_},

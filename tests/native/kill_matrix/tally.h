@@ -28,10 +28,12 @@ class Tally {
   void kill(std::string_view row, std::uint32_t count = 1);
   void wrong(std::string_view row, std::uint64_t bytes);
   void other_failed(std::string_view row, const std::string& why);
+  void report() { ++reports_; }  // of a victim, about what it had done
   void whole_after(std::string_view row, Duration time);
   void late(std::string_view row, const std::string& why);
   void memory(ByteCount slabs, ByteCount pool, ByteCount headroom);
   std::uint32_t kills() const { return kills_; }
+  std::uint64_t reports() const { return reports_; }
   bool failed() const { return wrong_ + others_ + late_ + over_ > 0; }
   void say_progress();       // at most once a second
   std::string json() const;  // one object
@@ -41,7 +43,7 @@ class Tally {
   std::string party_;
   std::uint32_t wanted_, kills_ = 0;
   std::map<std::string, std::uint32_t, std::less<>> rows_;
-  std::uint64_t wrong_ = 0, others_ = 0, late_ = 0, over_ = 0, said_ = 0;
+  std::uint64_t wrong_ = 0, others_ = 0, late_ = 0, over_ = 0, said_ = 0, reports_ = 0;
   Duration slowest_;
   std::uint64_t peak_over_ = 0, headroom_ = 0;
   TimePoint started_ = monotonic_now(), progress_;
