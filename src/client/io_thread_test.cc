@@ -17,7 +17,7 @@
 namespace orbitkv::client {
 namespace {
 
-constexpr std::uint32_t kTimeoutMs = 5000;
+constexpr std::uint32_t kTimeoutMs = 20'000;
 
 // Mappings of slab `name` in this process.
 std::size_t mapped(const char* name) {
@@ -127,8 +127,9 @@ class Orphan : public ::testing::Test {
     client = Client::open(options, outcome);
     EXPECT_TRUE(outcome.ok()) << outcome.message;
     RegistrationHandle handle;
-    EXPECT_TRUE(client->register_rank(one_layer(pages), handle).ok());
+    const bool registered = client && client->register_rank(one_layer(pages), handle).ok();
     manager.join();
+    ASSERT_TRUE(registered);
   }
   void TearDown() override { set_log_level(before); }
   const LogLevel before = log_level();

@@ -36,6 +36,11 @@ int keep(const std::string& binary, const std::vector<std::string>& arguments, i
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+void kill_and_reap(pid_t pid) {
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+}
+
 // What never served has said why itself.
 TEST(Keeper, AChildThatNeverServedIsNotStartedAgain) {
   EXPECT_EQ(keep("/bin/sh", {"-c", "exit 2", "sh"}), 2);
@@ -71,7 +76,7 @@ TEST(Keeper, TheEndOfItsTerminalIsAStop) {
   int status = 0;
   pid_t ended = 0;
   for (int i = 0; i < 2000 && (ended = ::waitpid(pid, &status, WNOHANG)) == 0; ++i) ::usleep(10'000);
-  if (ended == 0) ::kill(pid, SIGKILL);
+  if (ended == 0) kill_and_reap(pid);
   EXPECT_EQ(ended, pid) << "it goes on without its terminal";
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
 }
@@ -96,9 +101,11 @@ TEST(Keeper, AFullLogHoldsUpNothing) {
     ::_exit(keeper.ok() ? (*keeper)->run() : 99);
   }
   int status = 0;
-  for (int i = 0; i < 2000 && ::waitpid(pid, &status, WNOHANG) == 0; ++i) ::usleep(10'000);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << "it hangs";
-  ::kill(pid, SIGKILL);
+  pid_t ended = 0;
+  for (int i = 0; i < 2000 && (ended = ::waitpid(pid, &status, WNOHANG)) == 0; ++i) ::usleep(10'000);
+  if (ended == 0) kill_and_reap(pid);
+  EXPECT_EQ(ended, pid) << "it hangs";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
   ::close(ends[0]);
   ::close(ends[1]);
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,15 +20,31 @@ namespace orbitkv::test {
 
 using Environment = std::map<std::string, std::string>;
 
+// The keeper first stands still, so that it starts no other meanwhile; nobody is asked, for a Manager
+// that starts, or has just been killed, does not answer.
+inline void end_with_children(Process& keeper) {
+  if (!keeper.running()) return;
+  keeper.signal(SIGCONT);  // a stop of one that is stopped would not be seen
+  keeper.signal(SIGSTOP);
+  if (keeper.stopped_within()) {
+    const std::string id = std::to_string(keeper.pid());
+    std::ifstream children("/proc/" + id + "/task/" + id + "/children");
+    for (pid_t child = 0; children >> child;) ::kill(child, SIGKILL);
+  }
+  keeper.signal(SIGKILL);
+  keeper.ended_within();
+}
+
 // A keeper and its Manager; both go with it.
 class Kept {
  public:
   explicit Kept(const Environment& environment = {}, std::vector<std::string> flags = {})
       : manager_(with_keep(std::move(flags)), environment) {}
   ~Kept() {
-    const pid_t child = manager_pid();
-    if (manager_.alive()) manager_.process().signal(SIGKILL);
-    if (child > 0) ::kill(child, SIGKILL);
+    // One whose keeper has gone goes on by itself.
+    const pid_t orphan = keeper().running() ? 0 : manager_pid();
+    end_with_children(keeper());
+    if (orphan > 0) ::kill(orphan, SIGKILL);
   }
   Manager& manager() { return manager_; }
   Process& keeper() { return manager_.process(); }
