@@ -29,6 +29,8 @@ namespace {
 
 constexpr rlim_t kOwnDescriptors = 32;
 constexpr std::size_t kWordBytes = 10;  // of what changes from life to life
+constexpr Duration kOomsEvery = seconds(10);
+constexpr Duration kServedFor = seconds(1);  // that an image is one to go back to
 
 // What stops a job of a terminal is ignored: a keeper that stands still is of no use to anybody.
 constexpr std::array kIgnored = {SIGTSTP, SIGTTIN, SIGTTOU};
@@ -107,10 +109,12 @@ int Keeper::run() {
   while (!over_) {
     std::array<pollfd, 2> fds{{{signals_.get(), POLLIN, 0},
                                {socket_.get(), static_cast<short>(has_unsent_ ? POLLOUT : POLLIN), 0}}};
-    int wait = -1;
+    int wait = 0;
     const std::int64_t left = (due_ - monotonic_now()).ns;
     if (phase_ == Phase::kWaiting) wait = static_cast<int>(std::max<std::int64_t>(left, 0) / 1'000'000) + 1;
+    if (phase_ == Phase::kRunning) wait = static_cast<int>(kOomsEvery.ns / 1'000'000);
     if (::poll(fds.data(), fds.size(), wait) < 0 && errno != EINTR) break;
+    if (phase_ == Phase::kRunning && monotonic_now() - ooms_read_ >= kOomsEvery) count_ooms();
     if (fds[1].revents != 0) has_unsent_ ? send_answer() : (void)take_message();
     if (fds[0].revents != 0) take_signals();
     if (!over_ && phase_ == Phase::kWaiting && monotonic_now() >= due_) start_child();
@@ -131,7 +135,8 @@ void Keeper::start_child() {
   std::snprintf(argv_[argv_.size() - 2], kWordBytes + 1, "%d", theirs.get());
   std::snprintf(argv_[argv_.size() - 4], kWordBytes + 1, "%s", life_start_name(lives_.begins_as()).data());
   ready_ = false;
-  ooms_ = mem::read_oom_kills().value_or(0);
+  count_ooms();
+  ooms_ = next_ooms_;
   started_ = monotonic_now();
   child_ = ::fork();
   if (child_ < 0) return give_up("cannot fork");
@@ -151,10 +156,26 @@ void Keeper::become_child(int socket, int failure) {
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
   ::fcntl(socket, F_SETFD, 0);
   if (log_.valid()) ::dup2(log_.get(), STDERR_FILENO);
-  ::execv(lives_.program(), argv_.data());
+  run_program();
   const int error = errno;
   (void)!::write(failure, &error, sizeof error);
   ::_exit(kExitCannotRun);
+}
+
+// Returns if it cannot be run.
+void Keeper::run_program() {
+  if (image_.valid() && lives_.program() == Lives::kServedImage) {
+    std::array<char, 32> path{};
+    std::snprintf(path.data(), path.size(), "/proc/self/fd/%d", image_.get());
+    ::execv(path.data(), argv_.data());
+  }
+  ::execv(lives_.program(), argv_.data());
+}
+
+// Twice: an end that is heard of late is still held against the count before it.
+void Keeper::count_ooms() {
+  ooms_ = std::exchange(next_ooms_, mem::read_oom_kills().value_or(0));
+  ooms_read_ = monotonic_now();
 }
 
 void Keeper::take_signals() {
@@ -203,6 +224,8 @@ bool Keeper::take_message() {
   if (shelf_->ready() && !std::exchange(ready_, true)) {
     if (ended_ > 0) ORBITKV_INFO("the Manager serves again");
     lives_.serves();
+    const std::string image = "/proc/" + std::to_string(child_) + "/exe";
+    serving_ = UniqueFd(::open(image.c_str(), O_PATH | O_CLOEXEC));
   }
   has_unsent_ = unsent_.send;
   if (has_unsent_) send_answer();
@@ -240,6 +263,10 @@ void Keeper::child_ended(int status) {
   if (shelf_->succession()) lives_.succeed(shelf_->successor(), shelf_->cold());
   const bool oom = mem::read_oom_kills().value_or(0) > ooms_;
   const TimePoint now = monotonic_now();
+  UniqueFd served = std::move(serving_);
+  const bool good =
+      now - started_ >= kServedFor || (WIFEXITED(status) && WEXITSTATUS(status) == kExitMadePlace);
+  if (served.valid() && good) image_ = std::move(served);
   const Lives::Decision next =
       lives_.ended({status, shelf_->took(), shelf_->ready(), oom, now - started_, now});
   exit_code_ = next.exit_code;

@@ -1,8 +1,8 @@
 // The keeper: the parent of a Manager, which holds its descriptors (shelf.h) and starts it again
 // when it dies, or its successor when it makes place (lives.h says which). A stop of the keeper, or
-// the end of its terminal, is a stop of both. One thread; it touches no payload, waits for nobody,
-// not even for who reads its log, and its own death costs a running Manager nothing but what would
-// have been kept.
+// the end of its terminal, is a stop of both. One thread; it touches no payload and waits for nobody,
+// not even for who reads its log (but where that is a socket, which has no other end to open), and its
+// own death costs a running Manager nothing but what would have been kept.
 #pragma once
 
 #include <sys/types.h>
@@ -37,6 +37,8 @@ class Keeper {
   Status start();
   void start_child();
   [[noreturn]] void become_child(int socket, int failure);
+  void run_program();
+  void count_ooms();
   void take_signals();
   void stop(int signal);
   void ask_to_leave();
@@ -52,15 +54,19 @@ class Keeper {
   std::unique_ptr<Shelf> shelf_;
   Lives lives_;
   UniqueFd signals_, socket_;
-  UniqueFd log_;  // stderr as it was given: the Manager's
+  UniqueFd log_;      // stderr as it was given: the Manager's
+  UniqueFd image_;    // of the program that served last
+  UniqueFd serving_;  // of the one that serves: of no use if it ends at once
   Shelf::Answer unsent_;
   bool has_unsent_ = false, ready_ = false;
   pid_t child_ = -1;
   Phase phase_ = Phase::kWaiting;
   TimePoint started_, due_;
-  unsigned ended_ = 0;      // lives
-  std::uint64_t ooms_ = 0;  // as the kernel counted them at the start of the life
-  bool terminal_ = false;   // it was started in one
+  unsigned ended_ = 0;  // lives
+  // As the kernel counted them a while ago, and when: what it killed long before an end did not cause it.
+  std::uint64_t ooms_ = 0, next_ooms_ = 0;
+  TimePoint ooms_read_;
+  bool terminal_ = false;  // it was started in one
   bool stopping_ = false, over_ = false;
   int exit_code_ = 0;
 };

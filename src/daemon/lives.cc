@@ -19,8 +19,6 @@ constexpr Duration kEndedAtOnce = seconds(1);
 constexpr Duration kMostBackoff = seconds(5);
 constexpr Duration kAgainFor = seconds(300);
 constexpr Duration kOomWithin = seconds(300);
-// The image of this very process, whatever stands at its path by now.
-constexpr const char* kOwnImage = "/proc/self/exe";
 constexpr std::array<std::string_view, static_cast<std::size_t>(LifeStart::kCount)> kStarts = {
     "any", "successor", "smaller"};
 
@@ -38,6 +36,10 @@ bool crashed(int status) {
 std::string how(int status) {
   if (WIFSIGNALED(status)) return format_text("signal %d", WTERMSIG(status));
   return format_text("exit status %d", WEXITSTATUS(status));
+}
+
+std::string named(const std::string& program) {
+  return program == Lives::kServedImage ? "the image that served last" : program;
 }
 
 }  // namespace
@@ -58,7 +60,7 @@ void Lives::serves() {
   ever_ready_ = true;
   agains_ = 0;
   last_good_ = program_;
-  if (program_ != kOwnImage) path_ = program_;
+  if (program_ != kServedImage) path_ = program_;
 }
 
 void Lives::succeed(std::string_view binary, bool cold) {
@@ -69,14 +71,14 @@ void Lives::succeed(std::string_view binary, bool cold) {
 
 Lives::Decision Lives::ended(const End& end) {
   const bool asked = std::exchange(asked_, false);
-  start_ = LifeStart::kAny;
+  const LifeStart was = std::exchange(start_, LifeStart::kAny);
   if (exited_with(end.status, kExitMadePlace)) return made_place(asked);
   // One that was told to stop, by its own signal, ends both.
   if (end.ready && exited_with(end.status, kExitDone)) return {.next = Next::kEnd};
   // It has said why.
   if (!ever_ready_ && WIFEXITED(end.status))
     return {.next = Next::kEnd, .exit_code = WEXITSTATUS(end.status)};
-  if (exited_with(end.status, kExitTryAgain)) return try_again(end);
+  if (exited_with(end.status, kExitTryAgain)) return try_again(end, was);
   if (exited_with(end.status, kExitCannotKeep) && !last_good_.empty()) return cannot_keep();
   const bool killed = WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGKILL;
   if (killed && end.oom) return out_of_memory(end);
@@ -87,27 +89,34 @@ Lives::Decision Lives::ended(const End& end) {
 
 Lives::Decision Lives::made_place(bool asked) {
   program_ = asked && !successor_.empty() ? successor_ : path_;
+  // What stands there by now may be another one.
+  if (program_ == last_good_) last_good_ = kServedImage;
   failures_ = crashes_ = 0;
   start_ = asked && cold_ ? LifeStart::kAny : LifeStart::kSuccessor;
   return {.why = "the Manager made place; next: " + program_};
 }
 
 // Nothing is wrong with the binary, nor with what is kept.
-Lives::Decision Lives::try_again(const End& end) {
+Lives::Decision Lives::try_again(const End& end, LifeStart was) {
   if (agains_++ == 0) again_since_ = end.now;
   if (end.now - again_since_ > kAgainFor) return failed(end);
+  start_ = was;
   return {.backoff = backoff(agains_), .why = "the Manager cannot start now: it is tried again"};
 }
 
 Lives::Decision Lives::cannot_keep() {
-  Decision out{.why = program_ + " cannot go on with what is kept: back to " + last_good_ +
+  if (++failures_ >= kTries) return give_up();
+  Decision out{.why = named(program_) + " cannot go on with what is kept: back to " + named(last_good_) +
                       "; orbitkv upgrade --cold gives up what is kept"};
+  // The first one was told that it could say so.
+  if (failures_ > 1) out.backoff = backoff(failures_ - 1);
   program_ = last_good_;
   return out;
 }
 
 // Memory that is kept outlives whom the kernel kills for it: the next life has to have less.
 Lives::Decision Lives::out_of_memory(const End& end) {
+  if (end.ready && end.lived >= kEndedAtOnce) failures_ = crashes_ = 0;
   if (ooms_ > 0 && end.now - last_oom_ > kOomWithin) ooms_ = 0;
   last_oom_ = end.now;
   Decision out = failed(end);
@@ -125,16 +134,15 @@ Lives::Decision Lives::out_of_memory(const End& end) {
 }
 
 Lives::Decision Lives::failed(const End& end) {
-  if (++failures_ == kTries)
-    return {.next = Next::kGiveUp, .exit_code = kExitFailed, .why = "it ends whenever it is started"};
+  if (++failures_ >= kTries) return give_up();
   Decision out{.backoff = backoff(failures_),
                .why = "the Manager ended by " + how(end.status) + ": it is started again"};
   if (!end.ready && program_ != last_good_ && !last_good_.empty()) {
-    out.why = program_ + " does not serve (" + how(end.status) + "): back to " + last_good_;
+    out.why = named(program_) + " does not serve (" + how(end.status) + "): back to " + named(last_good_);
     program_ = last_good_;
   } else if (failures_ == 2 && ever_ready_) {
-    program_ = kOwnImage;
-    out.why += ", by the image that the keeper runs itself";
+    program_ = kServedImage;
+    out.why += ", by the image that served last";
   }
   crashes_ = end.took && crashed(end.status) ? crashes_ + 1 : 0;
   if (crashes_ < kColdAfter) return out;
@@ -143,6 +151,10 @@ Lives::Decision Lives::failed(const End& end) {
   out.why =
       format_text("the Manager crashed %u times in a row with what was kept: that is let go of", kColdAfter);
   return out;
+}
+
+Lives::Decision Lives::give_up() const {
+  return {.next = Next::kGiveUp, .exit_code = kExitFailed, .why = "it ends whenever it is started"};
 }
 
 Duration Lives::backoff(unsigned times) const {

@@ -25,6 +25,9 @@ LifeStart life_start_of(std::string_view name);
 
 class Lives {
  public:
+  // Instead of a path: the image that served last, whatever stands at its path by now.
+  static constexpr std::string_view kServedImage = "/proc/self/exe";
+
   // backoff: after the first failure; doubled after each, up to 5 s.
   Lives(std::string binary, Duration backoff);
 
@@ -57,8 +60,9 @@ class Lives {
 
  private:
   Decision made_place(bool asked);
-  Decision try_again(const End& end);
+  Decision try_again(const End& end, LifeStart was);
   Decision cannot_keep();
+  Decision give_up() const;
   Decision out_of_memory(const End& end);
   Decision failed(const End& end);
   Duration backoff(unsigned times) const;

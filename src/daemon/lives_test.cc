@@ -107,6 +107,7 @@ TEST(Lives, ABinaryThatDoesNotServeIsGivenUpForTheOneBefore) {
     EXPECT_EQ(next.next, Lives::Next::kStart);
     EXPECT_FALSE(next.clear);
     EXPECT_STREQ(bed.lives.program(), "/bin/one");
+    EXPECT_EQ(bed.lives.begins_as(), LifeStart::kAny);
     bed.upgrade("");
     EXPECT_STREQ(bed.lives.program(), "/bin/one") << "the bad one is not what is meant by the path";
   }
@@ -123,6 +124,36 @@ TEST(Lives, OneThatCannotKeepCostsNothing) {
   EXPECT_EQ(bed.lives.begins_as(), LifeStart::kAny);
 }
 
+// What stands at the path by then is the one that cannot, so the one before has no path any more.
+TEST(Lives, AnUpgradeInPlaceGoesBackToTheImageThatServed) {
+  for (const std::string_view same : {"", "/bin/one"}) {
+    for (const int status : {exited(kExitCannotKeep), exited(kExitFailed), kSegv}) {
+      Bed bed;
+      bed.upgrade(same);
+      EXPECT_STREQ(bed.lives.program(), "/bin/one");
+      const auto next = bed.started(status);
+      EXPECT_EQ(next.next, Lives::Next::kStart);
+      EXPECT_FALSE(next.clear);
+      EXPECT_EQ(bed.lives.program(), Lives::kServedImage);
+      bed.upgrade("");
+      EXPECT_STREQ(bed.lives.program(), "/bin/one") << "the path is tried again when that is asked for";
+    }
+  }
+}
+
+TEST(Lives, OneThatNeverCanKeepIsGivenUp) {
+  Bed bed;
+  bed.upgrade("");
+  Duration last;
+  for (int i = 1; i < 10; ++i) {
+    const auto next = bed.started(exited(kExitCannotKeep));
+    ASSERT_EQ(next.next, Lives::Next::kStart) << i;
+    ASSERT_TRUE(i == 1 || next.backoff > last || next.backoff == seconds(5)) << i;
+    last = next.backoff;
+  }
+  EXPECT_EQ(bed.started(exited(kExitCannotKeep)).next, Lives::Next::kGiveUp);
+}
+
 TEST(Lives, TryAgainIsNobodysFault) {
   Bed bed;
   bed.upgrade("/bin/two");
@@ -131,6 +162,7 @@ TEST(Lives, TryAgainIsNobodysFault) {
     ASSERT_EQ(next.next, Lives::Next::kStart);
     ASSERT_FALSE(next.clear);
     ASSERT_STREQ(bed.lives.program(), "/bin/two");
+    ASSERT_EQ(bed.lives.begins_as(), LifeStart::kSuccessor) << "it might start cold";
     ASSERT_GT(next.backoff, Duration{});
     ASSERT_LE(next.backoff, seconds(5));
     bed.now = bed.now + seconds(5);
@@ -138,6 +170,11 @@ TEST(Lives, TryAgainIsNobodysFault) {
   bed.now = bed.now + seconds(300);
   EXPECT_EQ(bed.started(exited(kExitTryAgain)).next, Lives::Next::kStart);
   EXPECT_STREQ(bed.lives.program(), "/bin/one") << "not for ever";
+  EXPECT_EQ(bed.lives.begins_as(), LifeStart::kAny);
+  Bed smaller;
+  smaller.served(kKilled, true);
+  smaller.started(exited(kExitTryAgain), false);
+  EXPECT_EQ(smaller.lives.begins_as(), LifeStart::kSmaller);
 }
 
 TEST(Lives, OnlyCrashesWithWhatIsKeptLetGoOfIt) {
@@ -155,13 +192,13 @@ TEST(Lives, OnlyCrashesWithWhatIsKeptLetGoOfIt) {
   }
 }
 
-TEST(Lives, AReplacedBinaryIsTriedOnceThenTheKeepersOwnImage) {
+TEST(Lives, AReplacedBinaryIsTriedOnceThenTheImageThatServed) {
   Bed bed;
   bed.served(kSegv);
   bed.started(exited(kExitCannotRun));
   EXPECT_STREQ(bed.lives.program(), "/bin/one");
   bed.started(exited(kExitCannotRun));
-  EXPECT_STREQ(bed.lives.program(), "/proc/self/exe");
+  EXPECT_EQ(bed.lives.program(), Lives::kServedImage);
   bed.upgrade("");
   EXPECT_STREQ(bed.lives.program(), "/bin/one");
 }
@@ -194,6 +231,16 @@ TEST(Lives, WantOfMemoryMakesTheNextSmallerAndThenCold) {
   EXPECT_EQ(bed.lives.begins_as(), LifeStart::kSmaller) << "long after: the first again";
   EXPECT_FALSE(next.clear);
   EXPECT_FALSE(bed.served(kSegv, true).clear) << "not whom the kernel killed";
+}
+
+TEST(Lives, WantOfMemoryNowAndThenEndsNobody) {
+  Bed bed;
+  for (int i = 0; i < 20; ++i) {
+    bed.now = bed.now + seconds(301);
+    const auto next = bed.served(kKilled, true);
+    ASSERT_EQ(next.next, Lives::Next::kStart) << i;
+    ASSERT_FALSE(next.clear) << i;
+  }
 }
 
 TEST(Lives, WantOfMemoryIsNotTriedForEver) {

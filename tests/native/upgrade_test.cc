@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -17,8 +18,9 @@ namespace {
 constexpr std::uint32_t kBlocks = 48;
 
 // A program that says what orbitkv says of what it can go on with, and otherwise runs `body`.
-std::string script(const Directory& directory, const std::string& body) {
-  const std::string path = directory.path() + "/orbitkv";
+std::string script(const Directory& directory, const std::string& body,
+                   const std::string& name = "/orbitkv") {
+  const std::string path = directory.path() + name;
   {
     std::ofstream file(path);
     file << "#!/bin/sh\ncase \"$*\" in *--can-keep*) exec " << orbitkv_binary() << " \"$@\";; esac\n"
@@ -72,6 +74,17 @@ TEST_F(Upgrade, ABinaryThatCannotSayWhatItCouldGoOnWithIsRefused) {
   EXPECT_EQ(kept.manager_pid(), pid) << "it serves on";
 }
 
+TEST_F(Upgrade, ABinaryThatSaysNoEndIsEnded) {
+  const std::string endless = directory.path() + "/endless", closed = directory.path() + "/closed";
+  std::ofstream(endless) << "#!/bin/sh\nexec yes\n";
+  std::ofstream(closed) << "#!/bin/sh\nexec 1>&-\nexec sleep 300\n";
+  for (const std::string& path : {endless, closed}) {
+    ::chmod(path.c_str(), 0700);
+    EXPECT_EQ(kept.upgrade({"--binary", path}), 1) << path;
+  }
+  EXPECT_EQ(kept.manager_pid(), pid) << "it serves on";
+}
+
 TEST_F(Upgrade, ABinaryThatDoesNotServeIsGivenUpAndForgotten) {
   const std::string bad = script(directory, "exit 1");
   EXPECT_EQ(kept.upgrade({"--binary", bad}), 0);
@@ -94,6 +107,33 @@ TEST_F(Upgrade, OneThatFindsThatItCannotGoOnLetsGoOfNothing) {
   EXPECT_EQ(kept.upgrade({"--binary", script(directory, serve_with("manager_kept_format:fail:*"))}), 0);
   expect_next_life(kBlocks);
   EXPECT_TRUE(says(kept, "cannot go on with what is kept: back to"));
+}
+
+// The file of the one that served is gone by then; its image is not.
+TEST(UpgradeInPlace, OneThatCannotGoOnLetsGoOfNothing) {
+  Directory directory;
+  const std::string path = directory.path() + "/orbitkv";
+  const auto put = [&](const std::string& program) {
+    std::filesystem::copy_file(program, path + ".new");
+    std::filesystem::rename(path + ".new", path);
+  };
+  Kept kept;
+  Engine engine({.socket = kept.manager().socket(), .shape = {}});
+  ASSERT_EQ(engine.connect().message, "");
+  ASSERT_TRUE(engine.save(0, 1, kBlocks).success);
+  ASSERT_EQ(kept.manager().settle("operations", 0), 0u);
+  std::uint64_t incarnation = engine.client().health().incarnation;
+  put(orbitkv_binary());
+  ASSERT_EQ(kept.upgrade({"--binary", path}), 0);
+  ASSERT_TRUE(attached_again(engine, incarnation)) << kept.manager().log();
+  incarnation = engine.client().health().incarnation;
+  put(script(directory, serve_with("manager_kept_format:fail:*"), "/script"));
+  kept.keeper().signal(SIGHUP);
+  ASSERT_TRUE(attached_again(engine, incarnation)) << kept.manager().log();
+  const auto restored = engine.restore(0, 1, kBlocks);
+  EXPECT_EQ(restored.hits, kBlocks) << kept.manager().log();
+  EXPECT_EQ(restored.wrong, 0u);
+  EXPECT_TRUE(says(kept, "cannot go on with what is kept: back to the image that served last"));
 }
 
 TEST_F(Upgrade, WithColdItStartsWithoutWhatIsKept) {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "base/text.h"
 #include "base/version.h"
 #include "shm/bootstrap.h"
 #include "wire/lifecycle.h"
@@ -36,7 +37,9 @@ Result<std::string> ask_manager(const Asker& asker, std::span<const std::byte> q
 }
 
 Result<std::string> ask_control(const Asker& asker, const std::string& command) {
-  if (command.size() > limits::kControlBytes) return reject("the command is too long");
+  if (command.size() > limits::kControlBytes)
+    return reject(format_text("the command has %zu bytes, of at most %u; name less at once", command.size(),
+                              static_cast<unsigned>(limits::kControlBytes)));
   std::vector<std::byte> question;
   wire::encode(wire::ControlRequest{1, command}, question);
   return ask_manager(asker, question);

@@ -23,7 +23,20 @@ using nlohmann::json;
 
 constexpr std::uint32_t kAskMs = 10'000;
 constexpr Duration kSaysWithin = seconds(10);
+constexpr Duration kEndsWithin = seconds(2);  // when it has said all
 constexpr std::size_t kMostSaid = 4096;
+
+// Its wait status; one that has not ended by then is ended.
+int ended_by(pid_t child, TimePoint deadline) {
+  int status = 0;
+  for (; ::waitpid(child, &status, WNOHANG) == 0; ::usleep(1000)) {
+    if (monotonic_now() < deadline) continue;
+    ::kill(child, SIGKILL);
+    ::waitpid(child, &status, 0);
+    break;
+  }
+  return status;
+}
 
 // stdout of `binary serve --can-keep`, if it ends well within its time.
 Result<std::string> said_by(const std::string& binary) {
@@ -49,10 +62,10 @@ Result<std::string> said_by(const std::string& binary) {
               ? ::read(ours.get(), part.data(), part.size())
               : -1;
     if (got > 0) text.append(part.data(), static_cast<std::size_t>(got));
-    if (got < 0) ::kill(child, SIGKILL);
   }
-  int status = 0;
-  ::waitpid(child, &status, 0);
+  ours.reset();
+  // What says that much more is none of ours.
+  const int status = ended_by(child, text.size() < kMostSaid ? monotonic_now() + kEndsWithin : TimePoint{});
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return reject("it does not know serve --can-keep");
   return text;
 }
@@ -81,7 +94,11 @@ Result<Running> running(const std::string& socket) {
 Status check_successor(const UpgradeFlags& flags) {
   ORBITKV_ASSIGN_OR_RETURN(const Running now, running(flags.socket));
   const std::string& path = flags.binary.empty() ? now.path : flags.binary;
-  if (path.empty() || path[0] != '/' || ::access(path.c_str(), X_OK) != 0)
+  if (path.empty())
+    return reject(
+        "where the running binary stands cannot be read (another user, or another PID namespace?); "
+        "give --binary");
+  if (path[0] != '/' || ::access(path.c_str(), X_OK) != 0)
     return reject("'" + path + "' is no program that the keeper may run; give an absolute path");
   const char* const remedy = "; --cold upgrades all the same, and lets go of what is kept";
   const auto said = said_by(path);
