@@ -4,7 +4,8 @@
 // {"command": "drop", "digests": [hex prefix], "scope": name, "unasked": true, "force": bool,
 //  "unused_s": n, "where": "all" | "memory" | "ssd", "dry_run": bool},
 // {"command": "pool_list", "after": name}, {"command": "pool_add", "bytes": n},
-// {"command": "pool_drain", "bytes": n | "slab": name}, {"command": "upgrade", "binary": path}.
+// {"command": "pool_drain", "bytes": n | "slab": name},
+// {"command": "upgrade", "binary": path, "cold": bool}.
 // A drop is answered when memory was walked and it would survive a power loss, an eviction that waits
 // when what was being written has left; until then their questions wait here. Owned by the Manager; core
 // thread.

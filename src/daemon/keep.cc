@@ -282,12 +282,16 @@ void Keep::store_table_again() {
   table_stored_ = store_->put(table_name(), table_->memory()).ok();
 }
 
+Status Keep::may_succeed() const {
+  if (!store_->alive() || table_stored_) return ok_status();
+  return busy(
+      format_text("the %s has not taken what the next Manager would go on with: it would start cold; see "
+                  "kept.not_kept of orbitkv status",
+                  store_->kind()));
+}
+
 Status Keep::succeed(const FdStore::Successor& successor) {
-  if (store_->alive() && !table_stored_)
-    return busy(
-        format_text("the %s has not taken what the next Manager would go on with: it would start cold; see "
-                    "kept.not_kept of orbitkv status",
-                    store_->kind()));
+  ORBITKV_RETURN_IF_ERROR(may_succeed());
   return store_->succeed(successor);
 }
 

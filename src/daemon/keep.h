@@ -90,6 +90,7 @@ class Keep {
   int fd() const { return store_->fd(); }
   bool leave_asked() { return store_->leave_asked(); }
   // An error: an upgrade now would find nothing.
+  Status may_succeed() const;
   Status succeed(const FdStore::Successor& successor);
   std::optional<Status> succeeded() { return store_->succeeded(); }
   // Processes of earlier lives that stand still in a copy: the operator wants them ended.

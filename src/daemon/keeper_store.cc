@@ -23,6 +23,10 @@ std::span<const std::byte> bytes_of(const KeeperMessage& message) {
   return std::as_bytes(std::span(&message, 1)).first(message.size());
 }
 
+Error keeper_gone() {
+  return busy("the keeper is gone: nothing is kept, and upgrades need a restart of orbitkv serve --keep");
+}
+
 KeeperMessage named(KeeperVerb verb, std::string_view name) {
   KeeperMessage message;
   message.verb = verb;
@@ -98,14 +102,14 @@ void KeeperStore::take_message(const KeeperMessage& message) {
 }
 
 Status KeeperStore::put(const std::string& name, const UniqueFd& fd) {
-  if (!alive_) return busy("the keeper is gone");
+  if (!alive_) return keeper_gone();
   if (!is_kept_name(name)) return reject("'" + name + "' is no name of a kept descriptor");
   if (unsent_.size() >= kUnsent) return busy("the keeper does not read");
   UniqueFd copy(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   if (!copy.valid()) return errno_error("cannot duplicate a descriptor to be kept");
   const std::uint64_t request = post(named(KeeperVerb::kPut, name), std::move(copy));
   if (alive_) puts_.emplace(request, name);
-  return alive_ ? ok_status() : Status(busy("the keeper is gone"));
+  return alive_ ? ok_status() : Status(keeper_gone());
 }
 
 FdStore::Ticket KeeperStore::remove(const std::string& name) {
@@ -189,7 +193,7 @@ Result<std::vector<FdStore::Named>> KeeperStore::take() {
 }
 
 Status KeeperStore::succeed(const Successor& successor) {
-  if (!alive_) return busy("the keeper is gone");
+  if (!alive_) return keeper_gone();
   KeeperMessage message;
   message.verb = KeeperVerb::kSucceed;
   message.value = successor.cold ? 1 : 0;
@@ -200,7 +204,7 @@ Status KeeperStore::succeed(const Successor& successor) {
 }
 
 std::optional<Status> KeeperStore::succeeded() {
-  if (!alive_ && std::exchange(succession_, 0) != 0) return Status(busy("the keeper is gone"));
+  if (!alive_ && std::exchange(succession_, 0) != 0) return Status(keeper_gone());
   return std::exchange(succeeded_, std::nullopt);
 }
 

@@ -48,6 +48,7 @@ Status Manager::start() {
   options_.core.seed = {random_word(), random_word()};
   ORBITKV_ASSIGN_OR_RETURN(loop_, rt::EventLoop::create());
   ORBITKV_RETURN_IF_ERROR(watch_signals());
+  if (options_.keeping == ServeOptions::Keeping::kSystemd) ORBITKV_RETURN_IF_ERROR(watch_reload());
   ORBITKV_ASSIGN_OR_RETURN(auto listener, shm::Listener::open(options_.socket));
   listener_ = std::make_unique<shm::Listener>(std::move(listener));
   ORBITKV_RETURN_IF_ERROR(open_ssd());
@@ -75,14 +76,26 @@ Status Manager::watch_signals() {
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
-  if (options_.keeping == ServeOptions::Keeping::kSystemd) sigaddset(&set, SIGHUP);
   if (pthread_sigmask(SIG_BLOCK, &set, nullptr) != 0) return errno_error("blocking SIGTERM and SIGINT");
   signals_ = UniqueFd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!signals_.valid()) return errno_error("signalfd");
   return loop_->add(signals_.get(), rt::kReadable, [this](rt::Ready) {
     signalfd_siginfo info;
-    while (read(signals_.get(), &info, sizeof info) == sizeof info)
-      info.ssi_signo == SIGHUP ? leave() : on_stop_signal();
+    while (read(signals_.get(), &info, sizeof info) == sizeof info) on_stop_signal();
+  });
+}
+
+// Apart from the stops: one that comes during the start waits for its end.
+Status Manager::watch_reload() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGHUP);
+  if (pthread_sigmask(SIG_BLOCK, &set, nullptr) != 0) return errno_error("blocking SIGHUP");
+  reload_ = UniqueFd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!reload_.valid()) return errno_error("signalfd");
+  return loop_->add(reload_.get(), rt::kReadable, [this](rt::Ready) {
+    signalfd_siginfo info;
+    while (read(reload_.get(), &info, sizeof info) == sizeof info) on_reload();
   });
 }
 

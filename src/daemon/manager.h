@@ -76,6 +76,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   explicit Manager(ServeOptions options) : options_(std::move(options)) {}
   Status start();
   Status watch_signals();
+  Status watch_reload();
 
   // rt::Poller
   bool poll() override;
@@ -109,10 +110,12 @@ class Manager final : private rt::Poller, private Host::Owner {
   void poll_keep();
   void tick_keep();
   Status make_pool();
-  void turn_away(Duration time);
+  bool turn_away(Duration time);
+  void turn_away_one(int ms);
   void succeed(const FdStore::Successor& successor, Control::Answer answer);
   void settle_succession(TimePoint now);
   void answer_succession(const Status& status);
+  void on_reload();
   void leave();
   void check_left(TimePoint now);
 
@@ -145,7 +148,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   std::array<std::unique_ptr<Connection>, limits::kSessions> connections_;  // of the host's sessions
   std::vector<std::unique_ptr<Visitor>> visitors_;
   Processes processes_;
-  UniqueFd signals_;
+  UniqueFd signals_, reload_;
   Incarnation incarnation_;
   std::uint64_t next_visitor_ = 1;
   TimePoint started_, drain_deadline_, last_busy_;

@@ -86,7 +86,7 @@ Status Manager::watch_keep() {
 // The memory that a cold start needs may still be mapped by engines of the Manager before.
 Status Manager::make_pool() {
   const TimePoint deadline = monotonic_now() + kMemoryWithin;
-  for (bool said = false;; turn_away(kTurnedAway)) {
+  for (bool said = false;;) {
     auto made = fault_hit(FaultPoint::kManagerNoMemory)
                     ? Result<std::unique_ptr<mem::Pool>>(busy("no memory (ORBITKV_FAULT)"))
                     : mem::Pool::create(options_.pool);
@@ -95,10 +95,11 @@ Status Manager::make_pool() {
       return ok_status();
     }
     const bool waits = made.error().code() == Code::kBusy && found_ == Keep::Found::kLetGo;
-    if (!waits || stop_signals_ > 0 || monotonic_now() > deadline) return made.error();
+    if (!waits || monotonic_now() > deadline) return made.error();
     if (!std::exchange(said, true))
       ORBITKV_WARN("%s: waiting until engines have let go of the memory of the Manager before",
                    made.error().message().c_str());
+    if (!turn_away(kTurnedAway)) return reject("a stop came while it waited for memory");
   }
 }
 
@@ -111,12 +112,20 @@ void Manager::tick_keep() {
   }
 }
 
-// Whoever connects is told that what it has mapped is nobody's any more.
-void Manager::turn_away(Duration time) {
-  const int ms = static_cast<int>(time.ns / 1'000'000);
-  pollfd ready[] = {{listener_->fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-  if (::poll(ready, 2, ms) <= 0) return;
-  if (ready[1].revents != 0) ++stop_signals_;
+// Whoever connects meanwhile is told that what it has mapped is nobody's any more. False: a stop came.
+bool Manager::turn_away(Duration time) {
+  const TimePoint end = monotonic_now() + time;
+  for (TimePoint now = monotonic_now(); now < end; now = monotonic_now()) {
+    const int ms = static_cast<int>((end - now).ns / 1'000'000) + 1;
+    pollfd ready[] = {{listener_->fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+    if (::poll(ready, 2, ms) <= 0) continue;
+    if (ready[1].revents != 0) return false;
+    turn_away_one(ms);
+  }
+  return true;
+}
+
+void Manager::turn_away_one(int ms) {
   auto accepted = listener_->accept();
   if (!accepted.ok() || !accepted->has_value()) return;
   shm::Socket socket = std::move(**accepted);
@@ -136,7 +145,7 @@ void Manager::poll_keep() {
 // The keeper is asked, and nobody waits for it but who asked.
 void Manager::succeed(const FdStore::Successor& successor, Control::Answer answer) {
   if (draining_ || leaving_) return answer(reject("the Manager stops already"));
-  if (succession_) return answer(busy("an upgrade is under way already"));
+  if (succession_) return answer(busy("an upgrade is under way already; wait for its answer (5 s at most)"));
   if (const Status asked = keep_->succeed(successor); !asked.ok()) return answer(asked.error());
   succession_ = std::move(answer);
   succession_deadline_ = monotonic_now() + kKeeperAnswers;
@@ -157,6 +166,13 @@ void Manager::answer_succession(const Status& status) {
   if (draining_) return answer(reject("the Manager stops already"));
   leave();
   answer(std::string(R"({"upgrading":true})"));
+}
+
+// systemd's reload: nobody waits for an answer.
+void Manager::on_reload() {
+  const Status may = draining_ ? Status(reject("the Manager stops already")) : keep_->may_succeed();
+  if (may.ok()) return leave();
+  ORBITKV_WARN("it stays: %s", may.error().message().c_str());
 }
 
 // Nothing is taken down: engines see their Manager go, and attach to the next one with what they

@@ -34,6 +34,8 @@ class Unit:
             for _, kind, data in ancillary:
                 if kind == socket.SCM_RIGHTS:
                     fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+            if not text:
+                return
             lines = text.decode().split("\n")
             self.said.append(lines)
             name = next((line[7:] for line in lines if line.startswith("FDNAME=")), "stored")
@@ -113,6 +115,20 @@ def test_blocks_outlive_a_restart_of_the_unit(unit, number, code):
         restore(client, registration, ready.lease, list(range(8, 16)))
         assert np.array_equal(memory[:, 8:16], before[:, 0:8])
     assert sum(name.startswith("table-") for name in unit.stored) == 1
+
+
+@pytest.mark.skipif(bool(os.environ.get("ORBITKV_FAKE_ONLY")), reason="needs a Manager")
+def test_a_reload_that_would_start_cold_is_refused(unit):
+    unit.socket.shutdown(socket.SHUT_RD)  # nothing is stored
+    pid = unit.start()["pid"]
+    assert not unit.manager.status()["kept"]["stored"]
+    os.kill(unit.pid, signal.SIGHUP)
+    deadline = time.monotonic() + 20
+    while "it stays: the systemd has not taken" not in unit.manager.text():
+        assert time.monotonic() < deadline, unit.manager.text()
+        time.sleep(0.01)
+    assert unit.manager.status()["pid"] == pid
+    assert unit.end(signal.SIGTERM) == 0
 
 
 @pytest.mark.skipif(bool(os.environ.get("ORBITKV_FAKE_ONLY")), reason="needs a Manager")
