@@ -153,7 +153,7 @@ Lives::Decision Lives::failed(const End& end) {
   return out;
 }
 
-Lives::Decision Lives::give_up() const {
+Lives::Decision Lives::give_up() {
   return {.next = Next::kGiveUp, .exit_code = kExitFailed, .why = "it ends whenever it is started"};
 }
 

@@ -62,7 +62,7 @@ class Lives {
   Decision made_place(bool asked);
   Decision try_again(const End& end, LifeStart was);
   Decision cannot_keep();
-  Decision give_up() const;
+  static Decision give_up();
   Decision out_of_memory(const End& end);
   Decision failed(const End& end);
   Duration backoff(unsigned times) const;
