@@ -60,8 +60,8 @@ struct CommonPrefix {
 struct CommonRestore {
   bool done = false;     // the outcome is known
   bool success = false;  // every rank has restored all blocks
-  // No rank may be copying any more. Until then the pages that were to be restored into are not the
-  // engine's, whatever the outcome: a failure at one rank stops no copy of another.
+  // No rank may be copying any more, or none was told a lease. Until then the pages that were to be restored
+  // into are not the engine's, whatever the outcome: a failure at one rank stops no copy of another.
   bool quiet = false;
   std::string message;
 };
@@ -72,19 +72,24 @@ class PrefixGroup {
     std::uint32_t timeout_ms = 5000;    // from begin() until all is claimed
     std::uint32_t restore_ms = 60'000;  // from there until every rank has told
     std::uint32_t resend_ms = 500;      // of frames that are not answered
-    std::uint32_t poll_ms = 2;          // while blocks are on their way
+    std::uint32_t poll_ms = 2;          // while blocks are on their way; grows to ten times that
   };
-  // kReject: no participants, more than 64, or a rank that two of them have.
+  // kReject: no participants, more than 64, a rank that two of them have, or a time of 0.
   static std::unique_ptr<PrefixGroup> open(const Options& options, std::vector<Participant> participants,
                                            std::unique_ptr<Carrier> carrier, Outcome& outcome);
-  ~PrefixGroup();  // closes all, for timeout_ms at most
+  // stop(), and waits until all is given back: for timeout_ms at most, and a client's timeout where it
+  // carries. No call may run.
+  ~PrefixGroup();
+  // Closes all. Calls that wait return at once, and every later one is refused. Any thread, like
+  // those below.
+  void stop();
 
   // All participants are asked at once. kRetry: 128 claims are open.
   Outcome begin(const CommonList& list, std::uint64_t& claim);
   // Waits for the outcome of the claims, timeout_ms at most; then it is `loading` still.
   Outcome poll(std::uint64_t claim, std::uint32_t timeout_ms, CommonPrefix& out);
-  // The restore of a rank has ended so; of a rank that has died, or has not begun and will not:
-  // false. One that failed ends the claim: no rank may go on from these blocks.
+  // Once poll() has told the leases: the restore of a rank has ended so; of a rank that has died, or has not
+  // begun and will not: false. One that failed ends the claim: no rank may go on from these blocks.
   Outcome restored(std::uint64_t claim, std::uint16_t rank, bool success);
   // Waits until it is quiet and the outcome is known, timeout_ms at most.
   Outcome wait(std::uint64_t claim, std::uint32_t timeout_ms, CommonRestore& out);

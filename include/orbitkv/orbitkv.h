@@ -361,7 +361,8 @@ ORBITKV_API orbitkv_action orbitkv_cancel_query(orbitkv_client* client, const or
 ORBITKV_API orbitkv_action orbitkv_carry_interest(orbitkv_client* client, const void* frame, size_t bytes,
                                                   void** reply, size_t* reply_bytes, orbitkv_error* error);
 
-// One engine whose ranks stand at several Managers: what all of them can restore, claimed at all or none.
+// One engine whose ranks stand at several Managers of this host: what all of them can restore, claimed at
+// all or none. Over several hosts it takes a Carrier, which C++ has (orbitkv/interests.h).
 typedef struct orbitkv_group_of_managers orbitkv_group_of_managers;
 typedef struct orbitkv_participant {
   size_t size;
@@ -381,7 +382,8 @@ typedef struct orbitkv_group_options {
 ORBITKV_API orbitkv_action orbitkv_group_open(const orbitkv_participant* participants, size_t count,
                                               const orbitkv_group_options* options,
                                               orbitkv_group_of_managers** out, orbitkv_error* error);
-// Gives back all that it holds, within timeout_ms, and frees. NULL is fine.
+// Gives back all that it holds, within timeout_ms and a client's timeout, and frees; no call may run.
+// NULL is fine.
 ORBITKV_API void orbitkv_group_destroy(orbitkv_group_of_managers* group);
 
 // The blocks of one group; with a boundary all pages of it, group after group ascending.
@@ -420,14 +422,15 @@ typedef struct orbitkv_common_prefix {
 ORBITKV_API orbitkv_action orbitkv_group_poll(orbitkv_group_of_managers* group, uint64_t claim,
                                               uint32_t timeout_ms, orbitkv_common_prefix* out,
                                               orbitkv_error* error);
-// How the restore of a rank ended; false: also of one that died or will not begin.
+// How the restore of a rank ended; false: also of one that died or will not begin. REJECT: poll has told
+// no lease, so no rank can have restored.
 ORBITKV_API orbitkv_action orbitkv_group_restored(orbitkv_group_of_managers* group, uint64_t claim,
                                                   uint16_t rank, bool success, orbitkv_error* error);
 typedef struct orbitkv_common_restore {
   size_t size;
   bool done;
   bool success;  // every rank has restored all blocks
-  bool quiet;    // no rank may be copying: until then the target pages are not the engine's
+  bool quiet;    // no rank may be copying: until then the target pages are not the engine's.
   char message[512];
 } orbitkv_common_restore;
 #define ORBITKV_COMMON_RESTORE_INIT {sizeof(orbitkv_common_restore), false, false, false, ""}

@@ -47,33 +47,41 @@ class Group {
   ~Group() { close(); }
   Group(const Group&) = delete;
 
+  // Calls of other threads that wait end at once; whichever holds the group last ends it.
   void close() {
+    std::shared_ptr<PrefixGroup> of = std::exchange(group_, nullptr);
     nb::gil_scoped_release release;
-    group_.reset();
+    if (of) of->stop();
+    of.reset();
   }
-  PrefixGroup& group() {
-    if (!group_) check({client::Action::kReject, "the group is closed"});
-    return *group_;
+  // A close() by another thread leaves the group to the calls that run.
+  template <class F>
+  void call(F what) {
+    std::shared_ptr<PrefixGroup> of = group_;
+    if (!of) check({client::Action::kReject, "the group is closed"});
+    without_gil([&] {
+      const client::Outcome outcome = what(*of);
+      of.reset();
+      return outcome;
+    });
   }
 
  private:
   nb::list kept_;
-  std::unique_ptr<PrefixGroup> group_;
+  std::shared_ptr<PrefixGroup> group_;  // read and written with the GIL
 };
 
 std::uint64_t begin(Group& self, const BlockHashes& hashes, std::uint16_t group,
                     std::pair<std::uint64_t, std::uint64_t> tail) {
   std::uint64_t claim = 0;
-  PrefixGroup& of = self.group();
   const client::CommonList list{hashes.view(), group, tail.first, tail.second};
-  without_gil([&] { return of.begin(list, claim); });
+  self.call([&](PrefixGroup& of) { return of.begin(list, claim); });
   return claim;
 }
 
 nb::tuple poll(Group& self, std::uint64_t claim, std::uint32_t timeout_ms) {
   client::CommonPrefix out;
-  PrefixGroup& of = self.group();
-  without_gil([&] { return of.poll(claim, timeout_ms, out); });
+  self.call([&](PrefixGroup& of) { return of.poll(claim, timeout_ms, out); });
   nb::list seats;
   for (const auto& seat : out.leases) {
     nb::list leases;
@@ -86,8 +94,7 @@ nb::tuple poll(Group& self, std::uint64_t claim, std::uint32_t timeout_ms) {
 
 nb::tuple wait(Group& self, std::uint64_t claim, std::uint32_t timeout_ms) {
   client::CommonRestore out;
-  PrefixGroup& of = self.group();
-  without_gil([&] { return of.wait(claim, timeout_ms, out); });
+  self.call([&](PrefixGroup& of) { return of.wait(claim, timeout_ms, out); });
   return nb::make_tuple(out.done, out.success, out.quiet, out.message);
 }
 
@@ -102,16 +109,14 @@ void bind_prefix_group(nb::module_& m) {
       .def(
           "restored",
           [](Group& self, std::uint64_t claim, std::uint16_t rank, bool success) {
-            PrefixGroup& of = self.group();
-            without_gil([&] { return of.restored(claim, rank, success); });
+            self.call([&](PrefixGroup& of) { return of.restored(claim, rank, success); });
           },
           nb::arg("claim"), nb::arg("rank"), nb::arg("success"))
       .def("wait", &wait, nb::arg("claim"), nb::arg("timeout_ms"))
       .def(
           "close_claim",
           [](Group& self, std::uint64_t claim) {
-            PrefixGroup& of = self.group();
-            without_gil([&] { return of.close(claim); });
+            self.call([&](PrefixGroup& of) { return of.close(claim); });
           },
           nb::arg("claim"))
       .def("close", &Group::close);

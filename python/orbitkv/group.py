@@ -1,12 +1,14 @@
-"""One engine whose ranks stand at several Managers: docs/tp.md."""
+"""One engine whose ranks stand at several Managers: docs/tp.md. All calls are thread-safe."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
 from orbitkv import _core
+from orbitkv._arguments import U16, U64, identity, milliseconds, whole
 from orbitkv._core import BlockHashes
 from orbitkv.client import CacheManagerClient
 
@@ -37,32 +39,57 @@ class CommonRestore:
 
 
 class Claim:
+    """One that is dropped, or left as a context, is closed."""
+
     def __init__(self, core: _core.PrefixGroup, number: int) -> None:
         self._core = core
         self._number = number
+        self._open = True
 
     def poll(self, timeout: float = 0.0) -> CommonPrefix | None:
         """Seconds; None: it is not known yet."""
-        loading, blocks, leases, why, participant, message = self._core.poll(self._number, round(timeout * 1000))
+        loading, blocks, leases, why, participant, message = self._core.poll(
+            self._number, milliseconds("timeout", timeout)
+        )
         if loading:
             return None
         return CommonPrefix(blocks, tuple(tuple(each) for each in leases), why, participant, message)
 
     def restored(self, rank: int, success: bool) -> None:
-        """How the restore of a rank of the engine ended; False for one that died or will not begin."""
-        self._core.restored(self._number, rank, success)
+        """How the restore of a rank of the engine ended; False for one that died or will not begin.
+
+        RejectedError: poll() has told no leases, so no rank can have restored.
+        """
+        self._core.restored(self._number, whole("rank", rank, U16), success)
 
     def wait(self, timeout: float = 0.0) -> CommonRestore:
         """Until the outcome is known and no rank may be copying."""
-        return CommonRestore(*self._core.wait(self._number, round(timeout * 1000)))
+        return CommonRestore(*self._core.wait(self._number, milliseconds("timeout", timeout)))
 
     def close(self) -> None:
-        """Gives back what is held, and forgets the claim. Copies that run go on."""
-        self._core.close_claim(self._number)
+        """Gives back what is held, and forgets the claim. Copies that run go on. Once more it does nothing."""
+        if self._open:
+            self._open = False
+            self._core.close_claim(self._number)
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # its group may be closed
+            self.close()
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class PrefixGroup:
-    """participants: (client of its Manager, instance id there, ranks of the engine that the instance has)."""
+    """participants: (client of its Manager, instance id there, ranks of the engine that the instance has).
+
+    Clients reach Managers of their own host only: a group over several hosts takes a Carrier, in C++.
+    """
 
     def __init__(
         self,
@@ -71,8 +98,13 @@ class PrefixGroup:
         restore_timeout: float = 60.0,
     ) -> None:
         clients = [client._core for client, _, _ in participants]
-        instances = [(instance, list(ranks)) for _, instance, ranks in participants]
-        self._core = _core.PrefixGroup(clients, instances, round(timeout * 1000), round(restore_timeout * 1000))
+        instances = [
+            (identity("instance", instance), [whole("rank", rank, U16) for rank in ranks])
+            for _, instance, ranks in participants
+        ]
+        self._core = _core.PrefixGroup(
+            clients, instances, milliseconds("timeout", timeout), milliseconds("restore_timeout", restore_timeout)
+        )
 
     def begin(
         self, hashes: Iterable[bytes] | BlockHashes, group_id: int = 0, origin: int = 0, boundary: int = 0
@@ -82,10 +114,11 @@ class PrefixGroup:
         boundary: tokens; the list is that of read_recovery(), group after group, and is had whole or not.
         """
         list_ = hashes if isinstance(hashes, BlockHashes) else BlockHashes(hashes)
-        return Claim(self._core, self._core.begin(list_, group_id, (origin, boundary)))
+        tail = (whole("origin", origin, U64), whole("boundary", boundary, U64))
+        return Claim(self._core, self._core.begin(list_, whole("group_id", group_id, U16), tail))
 
     def close(self) -> None:
-        """Gives back all that it holds. Its clients stay open."""
+        """Gives back all that it holds; calls of other threads that wait end at once. Its clients stay open."""
         self._core.close()
 
     def __enter__(self) -> PrefixGroup:

@@ -51,7 +51,9 @@ wire::Buffer carry(const std::vector<std::byte>& frame, Client& client) {
 
 class ClientCarrier final : public Carrier {
  public:
-  explicit ClientCarrier(std::vector<Client*> clients) : lines_(clients.size()) {
+  explicit ClientCarrier(std::size_t participants) : lines_(participants) {}
+  // Once. Where a thread cannot start the destructor ends those that did.
+  void start(const std::vector<Client*>& clients) {
     for (std::uint32_t i = 0; i < clients.size(); ++i)
       threads_.emplace_back([this, i, client = clients[i]] { run(i, *client); });
   }
@@ -117,7 +119,9 @@ std::unique_ptr<Carrier> carry_over(std::vector<Client*> clients, Outcome& outco
     outcome = {Action::kReject, format_text("a group has at most %u participants", limits::kInterestGroup)};
   if (!outcome.ok()) return nullptr;
   try {
-    return std::make_unique<ClientCarrier>(std::move(clients));
+    auto carrier = std::make_unique<ClientCarrier>(clients.size());
+    carrier->start(clients);
+    return carrier;
   } catch (const std::system_error& error) {
     outcome = {Action::kRetry, format_text("the carrier's threads cannot start: %s", error.what())};
     return nullptr;

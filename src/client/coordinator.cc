@@ -1,6 +1,7 @@
 #include "client/coordinator.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/limits.h"
 #include "base/text.h"
@@ -8,6 +9,15 @@
 namespace orbitkv::client {
 
 using wire::InterestReply;
+
+namespace {
+
+constexpr Duration kLongestPause = milliseconds(500);  // of a Manager that is busy
+constexpr Duration times(std::int64_t n, Duration d) {
+  return nanoseconds(n * d.ns);
+}
+
+}  // namespace
 
 Coordinator::Coordinator(Attempt attempt, TimePoint now)
     : attempt_(std::move(attempt)), end_(now + attempt_.times.wait) {
@@ -47,8 +57,11 @@ void Coordinator::call(std::uint32_t index, InterestVerb verb, TimePoint now) {
 // A higher operation; whatever the one before it holds goes back with its first part.
 void Coordinator::submit(std::uint32_t index, TimePoint now) {
   Place& place = places_[index];
-  if (place.operation.value == limits::kInterestOperations)
-    return fail(index, "was asked as often as an interest may be", now);
+  if (place.operation.value == limits::kInterestOperations) {  // there is no other: its time ends it
+    place.stage = Stage::kBack;
+    place.due = end_;
+    return;
+  }
   place.operation = InterestOperation(place.operation.value + 1);
   place.stage = Stage::kSubmitting;
   place.sent = 0;
@@ -104,10 +117,13 @@ void Coordinator::tick(TimePoint now) {
   look(now);
 }
 
-TimePoint Coordinator::next_due() const {
+TimePoint Coordinator::next_due(TimePoint now) const {
+  if (phase_ == Phase::kDone) return TimePoint{std::numeric_limits<std::int64_t>::max()};
   TimePoint due = end_;
-  for (const Place& place : places_)
-    if (place.stage != Stage::kClosed) due = std::min(due, place.due);
+  for (const Place& place : places_) {
+    const bool for_turn = ordered_ && place.stage == Stage::kBack && place.due <= now;
+    if (place.stage != Stage::kClosed && !for_turn) due = std::min(due, place.due);
+  }
   return due;
 }
 
@@ -135,14 +151,20 @@ void Coordinator::arrive(std::uint32_t index, std::uint64_t token, std::span<con
 // What was asked goes to the end of the line, so to say: later, as a new operation.
 void Coordinator::back_off(std::uint32_t index, TimePoint now) {
   places_[index].stage = Stage::kBack;
-  places_[index].due = now + nanoseconds(10 * attempt_.times.poll.ns);
+  pause(places_[index], times(10, attempt_.times.poll), kLongestPause, now);
+}
+
+// Twice as long as the last time.
+void Coordinator::pause(Place& place, Duration first, Duration most, TimePoint now) {
+  place.pause = std::clamp(times(2, place.pause), first, std::max(first, most));
+  place.due = now + place.pause;
 }
 
 void Coordinator::on_error(std::uint32_t index, const wire::ErrorReply& error, TimePoint now) {
   Place& place = places_[index];
   if (error.code == Code::kBusy) {
     if (place.stage == Stage::kSubmitting) return back_off(index, now);
-    place.due = now + attempt_.times.poll;
+    pause(place, attempt_.times.poll, times(10, attempt_.times.poll), now);
   } else if (place.stage == Stage::kClosing) {
     // A session that is gone holds nothing; but it may only have been slow.
     place.due = now + attempt_.times.resend;
@@ -232,10 +254,11 @@ void Coordinator::on_acquire(std::uint32_t index, const InterestReply& reply, Ti
     case InterestPhase::kAcquiring:
       place.stage = Stage::kAcquiring;
       place.waits = !reply.admitted;
-      place.due = now + attempt_.times.poll;
+      pause(place, attempt_.times.poll, times(10, attempt_.times.poll), now);
       return;
     case InterestPhase::kAcquired:
       place.stage = Stage::kAcquired;
+      place.pause = {};
       place.blocks = reply.blocks;
       place.waits = false;
       return;

@@ -32,7 +32,7 @@ struct AttemptTimes {
   Duration hold = seconds(60);          // from there until every rank has told
   Duration close = seconds(5);          // for closes to be answered
   Duration resend = milliseconds(500);  // of what is not answered
-  Duration poll = milliseconds(2);      // while blocks are on their way
+  Duration poll = milliseconds(2);      // while blocks are on their way; grows to ten times that
   Duration keep = seconds(2);           // what is held is spoken of; well below the Manager's 30 s
 };
 
@@ -72,13 +72,14 @@ class Coordinator {
 
   void arrive(std::uint32_t seat, std::uint64_t token, std::span<const std::byte> frame, TimePoint now);
   void tick(TimePoint now);
-  // How a rank's restore ended; of a rank that has died: not well. Told twice it counts once.
-  void report(std::uint16_t rank, bool success, TimePoint now);
+  // How a rank's restore ended; of a rank that has died: not well. Told twice it counts once. False:
+  // no lease was told, so no rank can have restored.
+  bool report(std::uint16_t rank, bool success, TimePoint now);
   // Nobody wants it any more.
   void give_up(TimePoint now);
   std::vector<Send> take_sends() { return std::exchange(sends_, {}); }
   // When tick() has something to do next, as far as is known.
-  TimePoint next_due() const;
+  TimePoint next_due(TimePoint now) const;
 
   Phase phase() const { return phase_; }
   // Once it is not open it stays as it is.
@@ -87,8 +88,8 @@ class Coordinator {
   // were to be restored into are the engine's again only then, whatever the outcome.
   bool quiet() const;
   std::uint32_t blocks() const { return common_; }
-  // While it is held: by seat, of each group one.
-  std::vector<std::vector<wire::TicketLease>> leases() const;
+  // While it is held: by seat, of each group one. From then on ranks may be copying.
+  std::vector<std::vector<wire::TicketLease>> take_leases();
   bool knows(std::uint16_t rank) const { return reported_.contains(rank); }
   // Seats that did not answer a close; their Manager ends it by itself.
   std::uint32_t unclosed() const;
@@ -115,7 +116,8 @@ class Coordinator {
     std::vector<wire::TicketLease> leases;
     std::uint64_t token = 0;  // of the frame that is not answered; 0: none
     wire::Buffer frame;
-    TimePoint due;  // to send it again, or the next one
+    TimePoint due;   // to send it again, or the next one
+    Duration pause;  // the last one; grows while nothing comes of it
   };
 
   // Several seats may stand at one session: each is a coordinator of its own there.
@@ -128,6 +130,7 @@ class Coordinator {
   void submit_part(std::uint32_t index, TimePoint now);
   void speak(std::uint32_t index, TimePoint now);
   void back_off(std::uint32_t index, TimePoint now);
+  void pause(Place& place, Duration first, Duration most, TimePoint now);
   void on_error(std::uint32_t index, const wire::ErrorReply& error, TimePoint now);
   void on_reply(std::uint32_t index, const wire::InterestReply& reply, TimePoint now);
   bool bind(std::uint32_t index, const wire::InterestReply& reply, TimePoint now);
@@ -138,6 +141,7 @@ class Coordinator {
   void take_turns(TimePoint now);
   void give_way(TimePoint now);
   void end(Outcome outcome, TimePoint now);
+  void finish();
   void fail(std::uint32_t index, std::string_view what, TimePoint now);
   bool told_well(const Seat& seat) const;
   std::vector<std::uint32_t> in_order() const;

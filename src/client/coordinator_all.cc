@@ -70,16 +70,14 @@ void Coordinator::look(TimePoint now) {
   }
   if (phase_ == Phase::kClaiming && all([](const Place& p) { return p.stage == Stage::kClaimed; })) {
     phase_ = Phase::kHolding;
-    handed_ = true;
     end_ = now + attempt_.times.hold;
   }
   if (phase_ == Phase::kHolding && all([this](const Place& p) { return told_well(p.seat); }))
     end({Verdict::kRestored, wire::Missing::kNone, 0, {}}, now);
-  if (phase_ == Phase::kClosing && all([](const Place& p) { return p.stage == Stage::kClosed; }))
-    phase_ = Phase::kDone;
+  if (phase_ == Phase::kClosing && all([](const Place& p) { return p.stage == Stage::kClosed; })) finish();
   if (now < end_ || phase_ == Phase::kDone) return;
   if (phase_ == Phase::kClosing) {
-    phase_ = Phase::kDone;
+    finish();
   } else if (phase_ == Phase::kHolding) {
     end({Verdict::kFailed, wire::Missing::kNone, 0, "not every rank told in time how its restore ended"},
         now);
@@ -98,9 +96,20 @@ void Coordinator::end(Outcome outcome, TimePoint now) {
   outcome_ = std::move(outcome);
   phase_ = Phase::kClosing;
   end_ = now + attempt_.times.close;
+  attempt_.hashes = {};
   for (std::uint32_t i = 0; i < places_.size(); ++i) {
     places_[i].stage = Stage::kClosing;
     call(i, InterestVerb::kClose, now);
+  }
+}
+
+// What is left are the outcome and what the ranks tell.
+void Coordinator::finish() {
+  phase_ = Phase::kDone;
+  for (Place& place : places_) {
+    place.token = 0;
+    place.frame = {};
+    place.leases = {};
   }
 }
 
@@ -121,14 +130,16 @@ bool Coordinator::told_well(const Seat& seat) const {
                      [&](std::uint16_t rank) { return reported_.at(rank) == std::pair(true, true); });
 }
 
-void Coordinator::report(std::uint16_t rank, bool success, TimePoint now) {
+bool Coordinator::report(std::uint16_t rank, bool success, TimePoint now) {
+  if (!handed_) return false;
   const auto it = reported_.find(rank);
-  if (it == reported_.end() || it->second.first || !handed_) return;
+  if (it == reported_.end() || it->second.first) return true;
   it->second = {true, success};
   if (!success) {
     end({Verdict::kFailed, wire::Missing::kNone, 0, format_text("the restore of rank %u failed", rank)}, now);
   }
   look(now);
+  return true;
 }
 
 bool Coordinator::quiet() const {
@@ -136,9 +147,10 @@ bool Coordinator::quiet() const {
          std::all_of(reported_.begin(), reported_.end(), [](const auto& each) { return each.second.first; });
 }
 
-std::vector<std::vector<wire::TicketLease>> Coordinator::leases() const {
+std::vector<std::vector<wire::TicketLease>> Coordinator::take_leases() {
   std::vector<std::vector<wire::TicketLease>> out;
   if (phase_ != Phase::kHolding) return out;
+  handed_ = true;
   for (const Place& place : places_) out.push_back(place.leases);
   return out;
 }

@@ -5,9 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <map>
+#include <thread>
 
 #include "base/limits.h"
+#include "client/claim_ids.h"
+#include "orbitkv/interests.h"
 
 namespace orbitkv::client {
 namespace {
@@ -28,11 +33,13 @@ LeaseId lease_of(std::uint8_t n) {
 
 // Two seats of one rank each, and the frame of each that is not answered.
 struct Rig {
-  explicit Rig(std::size_t hashes = 8, std::uint8_t second = 2) : coordinator(attempt(hashes, second), now) {
+  explicit Rig(std::size_t hashes = 8, std::uint8_t second = 2, Duration wait = AttemptTimes().wait)
+      : coordinator(attempt(hashes, second, wait), now) {
     collect();
   }
-  static Attempt attempt(std::size_t hashes, std::uint8_t second) {
+  static Attempt attempt(std::size_t hashes, std::uint8_t second, Duration wait = AttemptTimes().wait) {
     Attempt out;
+    out.times.wait = wait;
     out.interest = InterestId(std::uint64_t{9} << 32 | 5);
     out.seats = {{instance_of(1), {0}}, {instance_of(second), {1}}};
     out.group = GroupId(3);
@@ -70,13 +77,15 @@ struct Rig {
   void answer(std::uint32_t seat, const wire::InterestReply& reply) {
     wire::Buffer frame;
     wire::encode(reply, frame);
-    coordinator.arrive(seat, sent.at(seat).token, frame, now);
+    answered = sent.at(seat).token;
+    coordinator.arrive(seat, answered, frame, now);
     collect();
   }
   void error(std::uint32_t seat, Code code) {
     wire::Buffer frame;
     wire::encode(wire::ErrorReply{code, "scripted"}, frame);
-    coordinator.arrive(seat, sent.at(seat).token, frame, now);
+    answered = sent.at(seat).token;
+    coordinator.arrive(seat, answered, frame, now);
     collect();
   }
   void wait(Duration d) {
@@ -99,6 +108,7 @@ struct Rig {
   TimePoint now{1'000'000'000};
   Coordinator coordinator;
   std::map<std::uint32_t, Coordinator::Send> sent;
+  std::uint64_t answered = 0;  // token of the newest one
   std::size_t frames = 0;
 };
 
@@ -113,17 +123,17 @@ TEST(CoordinatorAnswers, a_claim_names_the_shortest_run_and_leases_come_when_all
     EXPECT_EQ(rig.call(seat).authority.incarnation, 77u) << "bound by the first answer";
   }
   rig.answer(0, rig.claimed(0, 5));
-  EXPECT_TRUE(rig.coordinator.leases().empty());
+  EXPECT_TRUE(rig.coordinator.take_leases().empty());
   rig.answer(1, rig.claimed(1, 5));
-  ASSERT_EQ(rig.coordinator.leases().size(), 2u);
-  EXPECT_EQ(rig.coordinator.leases()[1][0].lease, lease_of(2));
+  ASSERT_EQ(rig.coordinator.take_leases().size(), 2u);
+  EXPECT_EQ(rig.coordinator.take_leases()[1][0].lease, lease_of(2));
   EXPECT_FALSE(rig.coordinator.quiet());
   rig.coordinator.report(0, true, rig.now);
   EXPECT_EQ(rig.verdict(), Verdict::kOpen);
   rig.coordinator.report(1, true, rig.now);
   rig.collect();
   EXPECT_EQ(rig.verdict(), Verdict::kRestored);
-  EXPECT_TRUE(rig.coordinator.leases().empty());
+  EXPECT_TRUE(rig.coordinator.take_leases().empty());
   for (const std::uint32_t seat : {0u, 1u}) {
     EXPECT_EQ(rig.call(seat).verb, InterestVerb::kClose);
     rig.answer(seat, rig.reply(seat, InterestPhase::kClosed));
@@ -214,17 +224,197 @@ TEST(CoordinatorAnswers, only_the_frame_that_waits_for_an_answer_gets_one) {
   EXPECT_EQ(rig.coordinator.phase(), Phase::kClaiming);
 }
 
-TEST(CoordinatorAnswers, a_busy_manager_is_asked_again_with_another_operation_and_not_for_ever) {
-  Rig rig;
+TEST(CoordinatorAnswers, a_manager_that_is_busy_for_long_is_waited_for_as_long_as_there_is_time) {
+  Rig rig(8, 2, seconds(20));
+  const TimePoint free = rig.now + seconds(10);
   std::uint32_t asked = 0;
-  while (rig.verdict() == Verdict::kOpen && asked <= 2 * limits::kInterestOperations) {
-    EXPECT_EQ(rig.submit(0).name.operation.value, ++asked);
-    EXPECT_EQ(rig.submit(0).first, 0u);
-    rig.error(0, Code::kBusy);
-    rig.wait(milliseconds(20));
+  while (rig.now < free) {
+    if (rig.sent.at(0).token != rig.answered) {
+      ASSERT_EQ(rig.submit(0).name.operation.value, ++asked);
+      ASSERT_EQ(rig.submit(0).first, 0u);
+      rig.error(0, Code::kBusy);
+    }
+    rig.wait(milliseconds(10));
+    ASSERT_EQ(rig.verdict(), Verdict::kOpen) << rig.coordinator.outcome().message;
+  }
+  EXPECT_GT(asked, 10u);
+  rig.wait(milliseconds(500));
+  rig.acquire(8, 8);
+  EXPECT_EQ(rig.coordinator.phase(), Phase::kClaiming);
+}
+
+TEST(CoordinatorAnswers, where_the_operations_run_out_it_is_the_time_that_ends_it) {
+  Rig rig(8, 2, seconds(200));
+  const TimePoint end = rig.now + seconds(200);
+  std::uint32_t asked = 0;
+  while (rig.now < end) {
+    ASSERT_EQ(rig.verdict(), Verdict::kOpen) << rig.coordinator.outcome().message;
+    if (rig.sent.at(0).token != rig.answered) {
+      ++asked;
+      rig.error(0, Code::kBusy);
+    }
+    rig.wait(milliseconds(100));
   }
   EXPECT_EQ(asked, limits::kInterestOperations);
+  EXPECT_EQ(rig.verdict(), Verdict::kMissed);
+  EXPECT_EQ(rig.coordinator.outcome().why, wire::Missing::kTimeout);
+}
+
+TEST(CoordinatorAnswers, ranks_are_told_when_the_leases_are_taken_and_not_before) {
+  Rig rig;
+  rig.acquire(5, 5);
+  rig.answer(0, rig.claimed(0, 5));
+  rig.answer(1, rig.claimed(1, 5));
+  EXPECT_EQ(rig.coordinator.phase(), Phase::kHolding);
+  EXPECT_FALSE(rig.coordinator.report(0, true, rig.now)) << "no rank can have restored";
+  rig.wait(rig.attempt(1, 2).times.keep);
+  rig.error(1, Code::kReconnect);
   EXPECT_EQ(rig.verdict(), Verdict::kFailed);
+  EXPECT_TRUE(rig.coordinator.take_leases().empty());
+  EXPECT_TRUE(rig.coordinator.quiet()) << "nobody has a lease, so nobody copies";
+  EXPECT_FALSE(rig.coordinator.report(0, false, rig.now));
+}
+
+TEST(CoordinatorAnswers, what_is_over_is_due_no_more) {
+  Rig rig;
+  auto missing = rig.reply(0, InterestPhase::kMissing);
+  missing.why = wire::Missing::kGone;
+  rig.answer(0, missing);
+  for (const std::uint32_t seat : {0u, 1u}) rig.answer(seat, rig.reply(seat, InterestPhase::kClosed));
+  ASSERT_EQ(rig.coordinator.phase(), Phase::kDone);
+  rig.now = rig.now + seconds(60);
+  EXPECT_GT(rig.coordinator.next_due(rig.now), rig.now + seconds(3600));
+}
+
+TEST(CoordinatorAnswers, a_seat_that_waits_for_its_turn_is_not_due) {
+  Rig rig;
+  auto waits = rig.reply(0, InterestPhase::kAcquiring);
+  waits.admitted = false;
+  rig.answer(0, waits);
+  rig.answer(1, rig.reply(1, InterestPhase::kAcquired, 8));
+  ASSERT_EQ(rig.call(1).verb, InterestVerb::kCancel);
+  rig.answer(1, rig.reply(1, InterestPhase::kEnded));
+  rig.now = rig.now + milliseconds(1);
+  EXPECT_GT(rig.coordinator.next_due(rig.now), rig.now);
+}
+
+TEST(CoordinatorAnswers, polls_grow_apart_while_nothing_comes) {
+  Rig rig;
+  const std::size_t before = rig.frames;
+  rig.answer(1, rig.reply(1, InterestPhase::kAcquired, 8));
+  auto loading = rig.reply(0, InterestPhase::kAcquiring);
+  loading.admitted = true;
+  rig.answer(0, loading);
+  for (int ms = 0; ms < 1000; ++ms) {
+    rig.wait(milliseconds(1));
+    if (rig.sent.at(0).token == rig.answered) continue;
+    ASSERT_EQ(rig.call(0).verb, InterestVerb::kPoll);
+    rig.answer(0, loading);
+  }
+  EXPECT_GT(rig.frames - before, 40u);
+  EXPECT_LT(rig.frames - before, 70u) << "every 20 ms, and not every 2";
+}
+
+TEST(ClaimIds, a_number_that_was_given_comes_again_with_another_word_only) {
+  std::uint32_t word = 0xFFFFFFFF;
+  ClaimIds ids([&] { return word--; }, 0xFFFFFFFD);
+  const auto none = [](ClaimNumber) { return false; };
+  const InterestId last = ids.next(none), full = ids.next(none);
+  EXPECT_EQ(claim_number(last), 0xFFFFFFFEu);
+  EXPECT_EQ(full.value, last.value + 1);
+  word = 8;
+  const InterestId next = ids.next([](ClaimNumber number) { return number == 1; });
+  EXPECT_EQ(claim_number(next), 2u) << "0 is none, and 1 is open";
+  EXPECT_NE(next.value >> 32, full.value >> 32);
+  EXPECT_GT((full.value >> 32) + limits::kInterestGroup, full.value >> 32);
+  EXPECT_LE((full.value >> 32) + limits::kInterestGroup, 0xFFFFFFFFu) << "seats count up from it";
+}
+
+// Whatever it is given is lost.
+class Silent final : public Carrier {
+ public:
+  void send(std::uint32_t, std::uint64_t, std::vector<std::byte>) override {}
+  bool receive(std::uint32_t timeout_ms, Arrival&) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::min(timeout_ms, 2u)));
+    return false;
+  }
+};
+
+TEST(PrefixGroup, one_that_is_stopped_while_others_call_it_lets_them_go_and_ends) {
+  const std::vector<BlockHash> hashes(4);
+  for (int round = 0; round < 20; ++round) {
+    Outcome outcome;
+    auto group =
+        PrefixGroup::open({.timeout_ms = 30}, {{instance_of(1), {0}}}, std::make_unique<Silent>(), outcome);
+    ASSERT_TRUE(outcome.ok()) << outcome.message;
+    std::atomic<int> begun = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i)
+      threads.emplace_back([&] {
+        std::uint64_t claim = 0;
+        Action action = Action::kNone;
+        while ((action = group->begin({hashes}, claim).action) != Action::kReject) {
+          if (action != Action::kNone) continue;
+          ++begun;
+          CommonPrefix found;
+          group->poll(claim, 0, found);
+          group->close(claim);
+        }
+      });
+    std::uint64_t claim = 0;
+    Outcome waited;
+    std::thread waiting([&] {
+      CommonPrefix found;
+      while (group->begin({hashes}, claim).action == Action::kRetry) std::this_thread::yield();
+      waited = group->poll(claim, 600'000, found);
+    });
+    while (begun < 10) std::this_thread::yield();
+    group->stop();
+    for (std::thread& thread : threads) thread.join();
+    waiting.join();
+    EXPECT_EQ(waited.action, Action::kReject);
+    group.reset();
+  }
+}
+
+TEST(PrefixGroup, a_call_that_waits_is_told_that_the_group_is_closed) {
+  const std::vector<BlockHash> hashes(4);
+  Outcome outcome;
+  auto group =
+      PrefixGroup::open({.timeout_ms = 3000}, {{instance_of(1), {0}}}, std::make_unique<Silent>(), outcome);
+  ASSERT_TRUE(outcome.ok()) << outcome.message;
+  std::uint64_t claim = 0;
+  ASSERT_TRUE(group->begin({hashes}, claim).ok());
+  EXPECT_EQ(group->restored(claim, 0, true).action, Action::kReject) << "no lease was told";
+  Outcome polled, waited;
+  std::thread poll([&] {
+    CommonPrefix found;
+    polled = group->poll(claim, 600'000, found);
+  });
+  std::thread wait([&] {
+    CommonRestore end;
+    waited = group->wait(claim, 600'000, end);
+  });
+  group->stop();
+  poll.join();
+  wait.join();
+  EXPECT_EQ(polled.action, Action::kReject);
+  EXPECT_EQ(waited.action, Action::kReject);
+  EXPECT_EQ(group->begin({hashes}, claim).message, "the group is closed");
+}
+
+TEST(PrefixGroup, times_of_nothing_are_refused) {
+  for (int which = 0; which < 4; ++which) {
+    PrefixGroup::Options options;
+    (which == 0   ? options.timeout_ms
+     : which == 1 ? options.restore_ms
+     : which == 2 ? options.resend_ms
+                  : options.poll_ms) = 0;
+    Outcome outcome;
+    EXPECT_EQ(PrefixGroup::open(options, {{instance_of(1), {0}}}, std::make_unique<Silent>(), outcome),
+              nullptr);
+    EXPECT_EQ(outcome.action, Action::kReject);
+  }
 }
 
 TEST(CoordinatorAnswers, a_long_list_goes_in_parts_from_where_the_manager_is) {
@@ -258,6 +448,7 @@ TEST(CoordinatorAnswers, what_is_held_is_spoken_of_and_every_phase_ends) {
   held.acquire(4, 4);
   held.answer(0, held.claimed(0, 4));
   held.answer(1, held.claimed(1, 4));
+  ASSERT_EQ(held.coordinator.take_leases().size(), 2u);
   held.coordinator.report(0, true, held.now);
   held.wait(seconds(60));
   EXPECT_EQ(held.verdict(), Verdict::kFailed);

@@ -10,6 +10,7 @@
 
 #include "base/limits.h"
 #include "base/text.h"
+#include "client/claim_ids.h"
 #include "client/coordinator.h"
 #include "client/queries.h"
 #include "orbitkv/interests.h"
@@ -40,15 +41,7 @@ Outcome check(const std::vector<Participant>& participants) {
 
 struct PrefixGroup::Impl {
   Impl(const Options& o, std::vector<Participant> p, std::unique_ptr<Carrier> c)
-      : options(o), participants(std::move(p)), carrier(std::move(c)) {
-    // Ids of another coordinator, or of an earlier life of this one, must not be met again.
-    std::random_device random;
-    coordinator = std::uint64_t{random() | 1u} << 32;
-    thread = std::thread([this] { run(); });
-  }
-  ~Impl() {
-    if (thread.joinable()) thread.join();
-  }
+      : options(o), participants(std::move(p)), carrier(std::move(c)) {}
 
   struct Claim {
     explicit Claim(Attempt attempt, TimePoint now) : coordinator(std::move(attempt), now) {}
@@ -62,19 +55,20 @@ struct PrefixGroup::Impl {
       carrier->send(out.seat, out.token, std::move(out.frame));
   }
   Claim* find(std::uint64_t claim) {
-    const auto it = claims.find(claim);
+    const auto it = claim >> 32 ? claims.end() : claims.find(static_cast<ClaimNumber>(claim));
     return it == claims.end() || it->second.forgotten ? nullptr : &it->second;
   }
-  Attempt attempt_of(const CommonList& list, std::uint64_t claim) const;
+  Attempt attempt_of(const CommonList& list, InterestId interest) const;
 
   const Options options;
   const std::vector<Participant> participants;
   const std::unique_ptr<Carrier> carrier;
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<std::uint64_t, Claim> claims;  // by the lower half of their interest
-  std::uint64_t coordinator = 0, last_claim = 0;
-  bool stop = false;
+  std::map<ClaimNumber, Claim> claims;
+  // Ids of another coordinator, or of an earlier life of this one, must not be met again.
+  ClaimIds ids{[] { return std::random_device{}(); }};
+  bool stop = false;  // from then on no claim begins, and nobody waits
   std::thread thread;
 };
 
@@ -87,7 +81,7 @@ void PrefixGroup::Impl::run() {
       Claim& claim = it->second;
       claim.coordinator.tick(now);
       flush(claim);
-      due = std::min(due, claim.coordinator.next_due());
+      due = std::min(due, claim.coordinator.next_due(now));
       const bool over = claim.forgotten && claim.coordinator.phase() == Coordinator::Phase::kDone;
       it = over ? claims.erase(it) : std::next(it);
     }
@@ -98,16 +92,16 @@ void PrefixGroup::Impl::run() {
     Carrier::Arrival arrival;
     const bool came = carrier->receive(static_cast<std::uint32_t>(nap / 1'000'000), arrival);
     lock.lock();
-    const auto it = came ? claims.find(arrival.token >> 32) : claims.end();
+    const auto it = came ? claims.find(static_cast<ClaimNumber>(arrival.token >> 32)) : claims.end();
     if (it == claims.end()) continue;
     it->second.coordinator.arrive(arrival.participant, arrival.token, arrival.frame, monotonic_now());
     flush(it->second);
   }
 }
 
-Attempt PrefixGroup::Impl::attempt_of(const CommonList& list, std::uint64_t claim) const {
+Attempt PrefixGroup::Impl::attempt_of(const CommonList& list, InterestId interest) const {
   Attempt out;
-  out.interest = InterestId(coordinator | claim);
+  out.interest = interest;
   for (const Participant& each : participants)
     out.seats.push_back({each.instance, each.ranks, each.authority});
   out.group = GroupId(list.group);
@@ -130,12 +124,14 @@ std::unique_ptr<PrefixGroup> PrefixGroup::open(const Options& options, std::vect
                                                std::unique_ptr<Carrier> carrier, Outcome& outcome) {
   outcome = check(participants);
   if (outcome.ok() && carrier == nullptr) outcome = {Action::kReject, "a group without a carrier"};
-  if (outcome.ok() && (options.timeout_ms == 0 || options.resend_ms == 0 || options.poll_ms == 0))
-    outcome = {Action::kReject, "the times of a group are above 0"};
+  const auto least = std::min({options.timeout_ms, options.restore_ms, options.resend_ms, options.poll_ms});
+  if (outcome.ok() && least == 0) outcome = {Action::kReject, "the times of a group are above 0"};
   if (!outcome.ok()) return nullptr;
   try {
-    return std::unique_ptr<PrefixGroup>(
-        new PrefixGroup(std::make_unique<Impl>(options, std::move(participants), std::move(carrier))));
+    auto impl = std::make_unique<Impl>(options, std::move(participants), std::move(carrier));
+    std::unique_ptr<PrefixGroup> group(new PrefixGroup(std::move(impl)));
+    group->impl_->thread = std::thread([of = group->impl_.get()] { of->run(); });
+    return group;
   } catch (const std::system_error& error) {
     outcome = {Action::kRetry, format_text("the group's thread cannot start: %s", error.what())};
     return nullptr;
@@ -143,17 +139,27 @@ std::unique_ptr<PrefixGroup> PrefixGroup::open(const Options& options, std::vect
 }
 
 PrefixGroup::~PrefixGroup() {
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->stop = true;
-    for (auto& [id, claim] : impl_->claims) {
-      claim.forgotten = true;
-      claim.coordinator.give_up(monotonic_now());
-      impl_->flush(claim);
-    }
-  }
-  impl_->thread.join();
+  stop();
+  if (impl_->thread.joinable()) impl_->thread.join();
 }
+
+void PrefixGroup::stop() {
+  std::lock_guard lock(impl_->mutex);
+  impl_->stop = true;
+  for (auto& [id, claim] : impl_->claims) {
+    claim.forgotten = true;
+    claim.coordinator.give_up(monotonic_now());
+    impl_->flush(claim);
+  }
+  impl_->changed.notify_all();
+}
+
+namespace {
+
+const Outcome kStopped{Action::kReject, "the group is closed"};
+const Outcome kUnknown{Action::kReject, "no such claim; it was closed"};
+
+}  // namespace
 
 Outcome PrefixGroup::begin(const CommonList& list, std::uint64_t& claim) {
   if (list.hashes.empty() || list.hashes.size() > kMostHashes)
@@ -162,26 +168,29 @@ Outcome PrefixGroup::begin(const CommonList& list, std::uint64_t& claim) {
     return {Action::kReject,
             "a recovery has an origin before its boundary and no group; a prefix has neither"};
   std::lock_guard lock(impl_->mutex);
+  if (impl_->stop) return kStopped;
   if (impl_->claims.size() == limits::kInterestsPerInstance)
     return {Action::kRetry,
             format_text("%u claims of the group are open; close some", limits::kInterestsPerInstance)};
-  claim = ++impl_->last_claim;
-  const auto made = impl_->claims.try_emplace(claim, impl_->attempt_of(list, claim), monotonic_now()).first;
+  const InterestId interest =
+      impl_->ids.next([&](ClaimNumber number) { return impl_->claims.contains(number); });
+  const ClaimNumber number = claim_number(interest);
+  const auto made =
+      impl_->claims.try_emplace(number, impl_->attempt_of(list, interest), monotonic_now()).first;
+  claim = number;
   impl_->flush(made->second);
   return {};
 }
 
 namespace {
 
-const Outcome kUnknown{Action::kReject, "no such claim; it was closed"};
-
-CommonPrefix to_prefix(const Coordinator& c) {
+CommonPrefix to_prefix(Coordinator& c) {
   CommonPrefix out;
   const Coordinator::Outcome& end = c.outcome();
   out.loading = c.phase() == Coordinator::Phase::kAcquiring || c.phase() == Coordinator::Phase::kClaiming;
   if (c.phase() == Coordinator::Phase::kHolding) {
     out.blocks = c.blocks();
-    for (const auto& seat : c.leases()) {
+    for (const auto& seat : c.take_leases()) {
       out.leases.emplace_back();
       for (const wire::TicketLease& lease : seat)
         out.leases.back().push_back({lease.group.value, lease.blocks, lease.lease});
@@ -200,12 +209,13 @@ Outcome PrefixGroup::poll(std::uint64_t claim, std::uint32_t timeout_ms, CommonP
   std::unique_lock lock(impl_->mutex);
   const auto settled = [&] {
     const Impl::Claim* found = impl_->find(claim);
-    if (found == nullptr) return true;
+    if (impl_->stop || found == nullptr) return true;
     const Coordinator::Phase phase = found->coordinator.phase();
     return phase != Coordinator::Phase::kAcquiring && phase != Coordinator::Phase::kClaiming;
   };
   impl_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), settled);
-  const Impl::Claim* found = impl_->find(claim);
+  if (impl_->stop) return kStopped;
+  Impl::Claim* found = impl_->find(claim);
   if (found == nullptr) return kUnknown;
   out = to_prefix(found->coordinator);
   return {};
@@ -217,7 +227,8 @@ Outcome PrefixGroup::restored(std::uint64_t claim, std::uint16_t rank, bool succ
   if (found == nullptr) return kUnknown;
   if (!found->coordinator.knows(rank))
     return {Action::kReject, format_text("rank %u is of no participant", rank)};
-  found->coordinator.report(rank, success, monotonic_now());
+  if (!found->coordinator.report(rank, success, monotonic_now()))
+    return {Action::kReject, "no lease of the claim was told, so no rank has restored from it"};
   impl_->flush(*found);
   impl_->changed.notify_all();
   return {};
@@ -227,10 +238,12 @@ Outcome PrefixGroup::wait(std::uint64_t claim, std::uint32_t timeout_ms, CommonR
   std::unique_lock lock(impl_->mutex);
   const auto over = [&] {
     const Impl::Claim* found = impl_->find(claim);
-    return found == nullptr || (found->coordinator.outcome().verdict != Coordinator::Verdict::kOpen &&
-                                found->coordinator.quiet());
+    return impl_->stop || found == nullptr ||
+           (found->coordinator.outcome().verdict != Coordinator::Verdict::kOpen &&
+            found->coordinator.quiet());
   };
   impl_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), over);
+  if (impl_->stop) return kStopped;
   const Impl::Claim* found = impl_->find(claim);
   if (found == nullptr) return kUnknown;
   const Coordinator::Outcome& end = found->coordinator.outcome();

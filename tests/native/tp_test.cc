@@ -52,7 +52,7 @@ std::unique_ptr<client::Client> scheduler_at(const Manager& manager) {
   return client;
 }
 
-constexpr client::PrefixGroup::Options kOptions{4000, 20'000, 50, 2};
+constexpr client::PrefixGroup::Options kOptions{kDoneWithinMs, 60'000, 50, 2};
 
 // Managers with the ranks of one engine, as many at each, and its scheduler.
 struct Hosts {
@@ -89,21 +89,21 @@ struct Hosts {
     }
     managers[host]->settle("blocks", count);
   }
-  void open(Watched::Watch watch = [](auto, auto) {}) {
+  void open(Watched::Watch watch = [](auto, auto) {}, client::PrefixGroup::Options options = kOptions) {
     std::vector<client::Client*> carried;
     for (auto& scheduler : schedulers) carried.push_back(scheduler.get());
     client::Outcome outcome;
     auto carrier = client::carry_over(carried, outcome);
     ASSERT_TRUE(outcome.ok()) << outcome.message;
     group = client::PrefixGroup::open(
-        kOptions, participants, std::make_unique<Watched>(std::move(carrier), std::move(watch)), outcome);
+        options, participants, std::make_unique<Watched>(std::move(carrier), std::move(watch)), outcome);
     ASSERT_TRUE(outcome.ok()) << outcome.message;
   }
   CommonPrefix claim(std::uint32_t count) {
     const auto hashes = hashes_of(1, count);
     EXPECT_TRUE(group->begin({hashes}, number).ok());
     CommonPrefix out;
-    EXPECT_TRUE(group->poll(number, kDoneWithinMs, out).ok());
+    EXPECT_TRUE(group->poll(number, 2 * kDoneWithinMs, out).ok());
     EXPECT_FALSE(out.loading);
     return out;
   }
@@ -282,6 +282,28 @@ TEST(Tp, a_manager_that_dies_after_the_claim_fails_it_for_all) {
   EXPECT_EQ(again.why, client::Missing::kGone) << again.message;
 }
 
+// All have claimed, and the engine has not looked yet.
+TEST(Tp, a_manager_that_dies_before_the_engine_is_told_leaves_no_page_lent) {
+  Hosts hosts(2);
+  hosts.save(0, 6);
+  hosts.save(1, 6);
+  hosts.open();
+  const auto hashes = hashes_of(1, 6);
+  ASSERT_TRUE(hosts.group->begin({hashes}, hosts.number).ok());
+  for (std::size_t host = 0; host < 2; ++host)
+    ASSERT_EQ(hosts.managers[host]->settle("interests.claims", 1), 1u);
+  EXPECT_EQ(hosts.group->restored(hosts.number, 0, true).action, client::Action::kReject);
+  hosts.managers[1]->process().signal(SIGKILL);
+  ASSERT_TRUE(hosts.managers[1]->process().ended_within());
+  const CommonRestore end = hosts.wait();
+  EXPECT_TRUE(end.done && !end.success && end.quiet) << end.message;
+  CommonPrefix found;
+  ASSERT_TRUE(hosts.group->poll(hosts.number, 0, found).ok());
+  EXPECT_EQ(found.blocks, 0u);
+  EXPECT_FALSE(found.loading);
+  hosts.expect_nothing_held(0);
+}
+
 TEST(Tp, a_rank_that_dies_after_the_claim_fails_it_though_nobody_says_so) {
   Hosts hosts(1);
   Manager second({"--pool-size", "32MiB"});
@@ -329,7 +351,9 @@ TEST(Tp, a_manager_that_stands_still_is_waited_for_so_long_and_no_longer) {
   Hosts hosts(2);
   hosts.save(0, 6);
   hosts.save(1, 6);
-  hosts.open();
+  client::PrefixGroup::Options options = kOptions;
+  options.timeout_ms = 1000;
+  hosts.open([](auto, auto) {}, options);
   hosts.managers[1]->process().signal(SIGSTOP);
   const CommonPrefix found = hosts.claim(6);
   EXPECT_EQ(found.blocks, 0u);

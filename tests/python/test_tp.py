@@ -3,11 +3,13 @@
 import os
 import pathlib
 import re
+import threading
+import time
 
 import numpy as np
 import pytest
 from manager_process import ManagerProcess
-from orbitkv import CacheManagerClient, Group, Layer, PrefixGroup, RejectedError
+from orbitkv import CacheManagerClient, Group, Layer, PrefixGroup, RejectedError, RetryLaterError
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "tp.md"
 BYTES = 4096
@@ -83,10 +85,9 @@ def hosts():
         host.close()
 
 
-def group_of(hosts, **options):
-    return PrefixGroup(
-        [(host.scheduler, host.instance, [2 * host.number, 2 * host.number + 1]) for host in hosts], **options
-    )
+def group_of(hosts, timeout=20.0, **options):
+    seats = [(host.scheduler, host.instance, [2 * host.number, 2 * host.number + 1]) for host in hosts]
+    return PrefixGroup(seats, timeout, **options)
 
 
 def test_the_pages_example_restores_every_rank(hosts):
@@ -130,6 +131,7 @@ def test_a_host_without_it_leaves_nothing_held(hosts):
         assert end.done and end.quiet and not end.success
         hosts[0].manager.wait_for(lambda s: s["leases"] == 0 and s["interests"]["open"] == 0, "nothing held")
         claim.close()
+        claim.close()
         with pytest.raises(RejectedError):
             claim.poll()
     with pytest.raises(RejectedError):
@@ -145,8 +147,52 @@ def test_what_cannot_be_a_group_is_named(hosts):
         claim = group.begin([key(0)])
         with pytest.raises(RejectedError, match="rank 9"):
             claim.restored(9, True)
+        with pytest.raises(RejectedError, match="no lease"):
+            claim.restored(0, True)
+        for wrong in (-1, 65_536):
+            with pytest.raises(ValueError, match="rank"):
+                claim.restored(wrong, True)
+        with pytest.raises(ValueError, match="timeout"):
+            claim.poll(1e9)
     with PrefixGroup([(hosts[0].scheduler, hosts[0].instance, [0, 1, 2])]) as group:
         found = group.begin([key(0)]).poll(10)
         assert found.blocks == 0 and "ranks" in found.message
     with pytest.raises(RejectedError):
         hosts[0].scheduler.carry_interest(b"no frame")
+
+
+def test_claims_that_are_dropped_are_closed(hosts):
+    hosts[0].save(2)
+    with group_of(hosts[:1]) as group:
+        for _ in range(150):  # 128 may be open
+            assert group.begin([key(0)]).poll(20) is not None
+        with group.begin([key(0)]) as claim:
+            assert claim.poll(20).blocks == 1
+        hosts[0].manager.wait_for(lambda s: s["leases"] == 0 and s["interests"]["open"] == 0, "nothing held")
+
+
+def test_a_group_that_is_closed_while_threads_use_it_lets_them_go():
+    client = CacheManagerClient("/nowhere/none.sock", os.urandom(16))
+    for _ in range(20):
+        group = PrefixGroup([(client, os.urandom(16), [0])])
+        ended = []
+
+        def work(group=group, ended=ended):
+            try:
+                while True:
+                    claim = group.begin([key(0)])
+                    claim.poll(0.01)
+                    claim.wait(0.0)
+                    claim.close()
+            except (RejectedError, RetryLaterError) as error:
+                ended.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.005)
+        group.close()
+        for thread in threads:
+            thread.join(60)
+        assert len(ended) == 4
+    client.close()
