@@ -7,8 +7,6 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <fstream>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -17,23 +15,6 @@
 #include "tests/native/processes.h"
 
 namespace orbitkv::test {
-
-using Environment = std::map<std::string, std::string>;
-
-// The keeper first stands still, so that it starts no other meanwhile; nobody is asked, for a Manager
-// that starts, or has just been killed, does not answer.
-inline void end_with_children(Process& keeper) {
-  if (!keeper.running()) return;
-  keeper.signal(SIGCONT);  // a stop of one that is stopped would not be seen
-  keeper.signal(SIGSTOP);
-  if (keeper.stopped_within()) {
-    const std::string id = std::to_string(keeper.pid());
-    std::ifstream children("/proc/" + id + "/task/" + id + "/children");
-    for (pid_t child = 0; children >> child;) ::kill(child, SIGKILL);
-  }
-  keeper.signal(SIGKILL);
-  keeper.ended_within();
-}
 
 // A keeper and its Manager; both go with it.
 class Kept {

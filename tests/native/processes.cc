@@ -25,7 +25,7 @@ namespace orbitkv::test {
 namespace {
 constexpr int kPollMs = 5;
 
-std::vector<std::string> environment_with(const std::map<std::string, std::string>& more) {
+std::vector<std::string> environment_with(const Environment& more) {
   std::vector<std::string> out;
   for (char** entry = environ; *entry; ++entry) {
     const std::string text = *entry;
@@ -180,9 +180,22 @@ std::uint64_t StatusView::sessions() const {
   return nlohmann::json::parse(json_).at("sessions").size();
 }
 
+void end_with_children(Process& keeper) {
+  if (!keeper.running()) return;
+  keeper.signal(SIGCONT);  // a stop of one that is stopped would not be seen
+  keeper.signal(SIGSTOP);
+  if (keeper.stopped_within()) {
+    const std::string id = std::to_string(keeper.pid());
+    std::ifstream children("/proc/" + id + "/task/" + id + "/children");
+    for (pid_t child = 0; children >> child;) ::kill(child, SIGKILL);
+  }
+  keeper.signal(SIGKILL);
+  keeper.ended_within();
+}
+
 // ---- Manager ----
 
-Manager::Manager(std::vector<std::string> flags, std::map<std::string, std::string> environment)
+Manager::Manager(std::vector<std::string> flags, Environment environment)
     : flags_(std::move(flags)),
       environment_(std::move(environment)),
       socket_(directory_.path() + "/s/manager.sock") {

@@ -15,13 +15,15 @@
 
 namespace orbitkv::test {
 
+using Environment = std::map<std::string, std::string>;
+
 // One spawned program; stdin and stdout are pipes, stderr goes to a file.
 class Process {
  public:
   struct Options {
-    std::map<std::string, std::string> environment;  // beside ours
-    std::string log;                                 // stderr; empty: ours
-    unsigned uid = 0;                                // 0: ours
+    Environment environment;  // beside ours
+    std::string log;          // stderr; empty: ours
+    unsigned uid = 0;         // 0: ours
   };
   Process(const std::vector<std::string>& command, const Options& options);
   Process(Process&& other) noexcept;
@@ -45,6 +47,10 @@ class Process {
   std::string pending_;
   std::optional<int> status_;
 };
+
+// The Manager that a keeper has forked goes with it. The keeper first stands still, so that it starts
+// no other meanwhile; nobody is asked, for a Manager that starts, or has just been killed, does not answer.
+void end_with_children(Process& keeper);
 
 // A directory of its own, under TMPDIR, that goes with the test.
 class Directory {
@@ -71,11 +77,9 @@ class StatusView {
 
 class Manager {
  public:
-  explicit Manager(std::vector<std::string> flags = {}, std::map<std::string, std::string> environment = {});
+  explicit Manager(std::vector<std::string> flags = {}, Environment environment = {});
   void start();  // again, on the same path; returns when it answers
-  void set_environment(std::map<std::string, std::string> environment) {
-    environment_ = std::move(environment);
-  }
+  void set_environment(Environment environment) { environment_ = std::move(environment); }
   const std::string& socket() const { return socket_; }
   Process& process() { return *process_; }
   pid_t pid() const { return process_->pid(); }
@@ -90,7 +94,7 @@ class Manager {
  private:
   Directory directory_;
   std::vector<std::string> flags_;
-  std::map<std::string, std::string> environment_;
+  Environment environment_;
   std::string socket_;
   std::optional<Process> process_;
 };

@@ -17,8 +17,6 @@
 namespace orbitkv::test::kills {
 namespace {
 
-using Environment = std::map<std::string, std::string>;
-
 constexpr std::uint32_t kRun = 10;  // kills of one bed that is killed from outside
 constexpr std::uint64_t kQuietHash = 1'000'000;
 constexpr std::uint32_t kQuietBlocks = 48;
@@ -59,9 +57,10 @@ class Bed {
           EngineOptions{.socket = manager_.socket(), .shape = {}, .instance = i, .inline_copies = i != 3}));
   }
   ~Bed() {
-    const pid_t child = kept() ? pid() : 0;
-    manager_.process().signal(SIGKILL);
-    if (child > 0) ::kill(child, SIGKILL);
+    // One whose keeper has gone goes on by itself.
+    const pid_t orphan = kept() && !manager_.process().running() ? pid() : 0;
+    end_with_children(manager_.process());
+    if (orphan > 0) ::kill(orphan, SIGKILL);
   }
   bool begin();
   bool kill_by_fault();
