@@ -60,7 +60,7 @@ ByteCount MemoryDisk::size(const std::string& path) const {
 Result<MemoryDisk::Found> MemoryDisk::open(const std::string& path) {
   const bool made = !files_.contains(path);
   File& file = files_[path];
-  if (file.locked) return reject(format_text("SSD path %s: in use by another MemoryIo", path.c_str()));
+  if (file.locked) return busy(format_text("SSD path %s: in use by another MemoryIo", path.c_str()));
   file.locked = true;
   return Found{ByteCount(file.bytes), made};
 }
