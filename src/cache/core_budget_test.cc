@@ -76,7 +76,9 @@ TEST(CoreBudget, what_is_cancelled_counts_once_in_the_peak) {
     TwoEngines s;
     EXPECT_TRUE(s.read(8, 5, "r").loading);
     if (times_out) s.t.wait(seconds(6));
-    if (!times_out) EXPECT_TRUE(s.t->core->cancel(s.a.scheduler, {instance_id(1), GroupId(0), "r"}).ok());
+    if (!times_out) {
+      EXPECT_TRUE(s.t->core->cancel(s.a.scheduler, {instance_id(1), GroupId(0), "r"}).ok());
+    }
     EXPECT_EQ(s.stats().draining, 5 * slot_bytes());
     EXPECT_EQ(s.used(), 5u);
     EXPECT_EQ(s.stats().peak, 5 * slot_bytes());
@@ -463,7 +465,9 @@ TEST(CoreBudget, whoever_ends_in_whichever_state_returns_every_byte) {
       if (how == 0) s.t->core->process_ended(s.a.scheduler, s.t->now);
       if (how == 1) s.t->core->process_ended(s.a.worker, s.t->now);
       if (how == 2) s.t->core->close_session(s.a.worker, s.t->now);
-      if (how == 3) EXPECT_TRUE(s.t->core->cancel(s.a.scheduler, {instance_id(1), GroupId(0), "r"}).ok());
+      if (how == 3) {
+        EXPECT_TRUE(s.t->core->cancel(s.a.scheduler, {instance_id(1), GroupId(0), "r"}).ok());
+      }
       if (how == 4) s.t.wait(seconds(700));
       s.used();
       for (const auto& [op, plan] : std::map(s.t->ports.granted)) s.t->verified(op);
