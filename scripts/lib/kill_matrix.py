@@ -243,6 +243,8 @@ def main(words):
     if options.rows:
         print("\n".join(f"{PARTIES[party]:14} {name}" for party, names in rows.items() for name in names))
         return 0
+    if not parties:
+        return refuse("nothing is to be killed: give --native, --manager or --engine a number above 0")
     for party, count in parties.items():
         if count < len(rows[party]):
             return refuse(f"{FLAGS[party]} {count} leaves rows out: give {len(rows[party])} or more, or 0 for none")

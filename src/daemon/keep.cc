@@ -283,7 +283,9 @@ void Keep::store_table_again() {
 }
 
 Status Keep::may_succeed() const {
-  if (!store_->alive() || table_stored_) return ok_status();
+  if (!store_->alive())
+    return busy(format_text("the %s is gone: nothing is kept, and upgrades need a restart", store_->kind()));
+  if (table_stored_) return ok_status();
   return busy(
       format_text("the %s has not taken what the next Manager would go on with: it would start cold; see "
                   "kept.not_kept of orbitkv status",

@@ -48,7 +48,7 @@ Status Manager::start() {
   options_.core.seed = {random_word(), random_word()};
   ORBITKV_ASSIGN_OR_RETURN(loop_, rt::EventLoop::create());
   ORBITKV_RETURN_IF_ERROR(watch_signals());
-  if (options_.keeping == ServeOptions::Keeping::kSystemd) ORBITKV_RETURN_IF_ERROR(watch_reload());
+  if (options_.keeping != ServeOptions::Keeping::kNothing) ORBITKV_RETURN_IF_ERROR(watch_reload());
   ORBITKV_ASSIGN_OR_RETURN(auto listener, shm::Listener::open(options_.socket));
   listener_ = std::make_unique<shm::Listener>(std::move(listener));
   ORBITKV_RETURN_IF_ERROR(open_ssd());

@@ -278,10 +278,14 @@ TEST(Keep, WithoutItsKeeperTheManagerGoesOn) {
   ASSERT_EQ(engine.connect().message, "");
   kept.keeper().signal(SIGKILL);
   ASSERT_TRUE(kept.keeper().ended_within());
-  const auto said = [&] { return kept.manager().log().find("the keeper is gone") != std::string::npos; };
-  const TimePoint deadline = monotonic_now() + seconds(10);
-  while (!said() && monotonic_now() < deadline) ::usleep(5000);
-  EXPECT_TRUE(said());
+  const auto said = [&](const char* text) {
+    const TimePoint deadline = monotonic_now() + seconds(10);
+    while (kept.manager().log().find(text) == std::string::npos && monotonic_now() < deadline) ::usleep(5000);
+    return kept.manager().log().find(text) != std::string::npos;
+  };
+  EXPECT_TRUE(said("the keeper is gone"));
+  ::kill(kept.manager_pid(), SIGHUP);
+  EXPECT_TRUE(said("it stays"));
   ASSERT_TRUE(engine.save(0, 1, 12).success);
   EXPECT_EQ(engine.restore(16, 1, 12).wrong, 0u);
   EXPECT_NE(kept.upgrade(), 0);

@@ -96,6 +96,11 @@ TEST_F(Upgrade, ABinaryThatDoesNotServeIsGivenUpAndForgotten) {
   expect_next_life(kBlocks);
 }
 
+TEST_F(Upgrade, AHangupOfTheManagerIsOneToo) {
+  ::kill(pid, SIGHUP);
+  expect_next_life(kBlocks);
+}
+
 // It has taken over what is kept by then, and written its own table.
 TEST_F(Upgrade, OneThatFailsWhenItHasTakenOverLeavesAllOfIt) {
   EXPECT_EQ(kept.upgrade({"--binary", script(directory, serve_with("manager_not_ready:fail:1"))}), 0);

@@ -98,8 +98,9 @@ Status check_successor(const UpgradeFlags& flags) {
     return reject(
         "where the running binary stands cannot be read (another user, or another PID namespace?); "
         "give --binary");
-  if (path[0] != '/' || ::access(path.c_str(), X_OK) != 0)
-    return reject("'" + path + "' is no program that the keeper may run; give an absolute path");
+  if (path[0] != '/') return reject("--binary '" + path + "': give an absolute path, for the keeper runs it");
+  if (::access(path.c_str(), X_OK) != 0)
+    return errno_error("'" + path + "' cannot be run: put a program there, or give --binary");
   const char* const remedy = "; --cold upgrades all the same, and lets go of what is kept";
   const auto said = said_by(path);
   if (!said.ok())
