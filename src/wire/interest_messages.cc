@@ -2,16 +2,15 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "wire/codec.h"
+#include "wire/lease_list.h"
 #include "wire/messages.h"
 
 namespace orbitkv::wire {
 namespace {
 
-constexpr std::size_t kSubmitFixed = 104, kCallFixed = 80, kReplyFixed = 72, kLeaseBytes = 24;
+constexpr std::size_t kSubmitFixed = 104, kCallFixed = 80, kReplyFixed = 72;
 constexpr std::uint8_t kWaits = 1;  // flags of a reply
 constexpr std::size_t kSlot = limits::kDescriptorSlotBytes;
-constexpr std::uint32_t kMaxHashes =
-    static_cast<std::uint32_t>(limits::kMetadataPerOperation.value / limits::kBlockHashBytes);
 
 void write(const InterestAuthority& a, FrameBuilder& f) {
   f.put(a.incarnation);
@@ -142,30 +141,11 @@ void encode(const InterestReply& m, Buffer& out) {
   f.put(static_cast<std::uint16_t>(m.leases.size()));
   f.put(m.admitted ? std::uint8_t{0} : kWaits);
   f.zeros(5);
-  for (const TicketLease& lease : m.leases) {
-    f.put(lease.group.value);
-    f.zeros(2);
-    f.put(lease.blocks);
-    f.array<std::byte>(lease.lease.bytes);
-  }
+  write_leases(m.leases, f);
   f.finish();
 }
 
 namespace {
-
-void read_leases(BodyReader& in, std::size_t count, InterestReply& m) {
-  for (std::size_t i = 0; i < count && in.ok(); ++i) {
-    TicketLease lease;
-    lease.group = GroupId(in.get<std::uint16_t>());
-    in.zeros(2);
-    lease.blocks = in.get<std::uint32_t>();
-    lease.lease = in.name<LeaseId>();
-    in.require(lease.blocks > 0 && lease.blocks <= kMaxHashes, "a lease without blocks, or of too many");
-    in.require(static_cast<bool>(lease.lease), "no lease");
-    in.require(m.leases.empty() || m.leases.back().group < lease.group, "leases out of order");
-    m.leases.push_back(lease);
-  }
-}
 
 // What fits to what.
 void check(BodyReader& in, const InterestReply& m, std::size_t leases) {
@@ -204,7 +184,7 @@ Result<InterestReply> decode_interest_reply(std::span<const std::byte> frame) {
   in.require(flags <= kWaits, "unknown flags");
   m.admitted = flags == 0;
   check(in, m, count);
-  read_leases(in, count, m);
+  read_leases(in, count, m.leases);
   ORBITKV_RETURN_IF_ERROR(in.finish());
   return m;
 }

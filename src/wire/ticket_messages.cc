@@ -4,21 +4,20 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "wire/codec.h"
+#include "wire/lease_list.h"
 #include "wire/messages.h"
 
 namespace orbitkv::wire {
 namespace {
 
 constexpr std::size_t kTicketFixed = 32;
-constexpr std::size_t kTicketReplyFixed = 24, kTicketLease = 24;
+constexpr std::size_t kTicketReplyFixed = 24;
 constexpr std::uint8_t kWaits = 1, kAgain = 2;  // flags of a TicketReply
 constexpr std::size_t kRecoveryFixed = 64;
 constexpr std::uint8_t kPrepare = 1;  // flags of a RecoveryRequest
 constexpr std::size_t kWarmFixed = 40;
 constexpr std::uint8_t kMostConfidence = 100;
 constexpr std::size_t kSlot = limits::kDescriptorSlotBytes;
-constexpr std::uint32_t kMaxHashes =
-    static_cast<std::uint32_t>(limits::kMetadataPerOperation.value / limits::kBlockHashBytes);
 
 // Cancel and poll look alike.
 template <class Request>
@@ -183,7 +182,7 @@ Result<WarmRequest> decode_warm_request(std::span<const std::byte> frame) {
 
 void encode(const TicketReply& m, Buffer& out) {
   ORBITKV_CHECK(m.leases.size() <= limits::kGroups, "more leases than groups");
-  FrameBuilder f(FrameType::kTicketReply, kTicketReplyFixed + kTicketLease * m.leases.size(), out);
+  FrameBuilder f(FrameType::kTicketReply, kTicketReplyFixed + kLeaseBytes * m.leases.size(), out);
   f.put(static_cast<std::uint8_t>(m.state));
   f.put(static_cast<std::uint8_t>(m.why));
   f.put(m.missing.value);
@@ -192,32 +191,9 @@ void encode(const TicketReply& m, Buffer& out) {
   f.put(static_cast<std::uint16_t>(m.leases.size()));
   f.put(static_cast<std::uint8_t>((m.admitted ? 0 : kWaits) | (m.again ? kAgain : 0)));
   f.zeros(5);
-  for (const TicketLease& lease : m.leases) {
-    f.put(lease.group.value);
-    f.zeros(2);
-    f.put(lease.blocks);
-    f.array<std::byte>(lease.lease.bytes);
-  }
+  write_leases(m.leases, f);
   f.finish();
 }
-
-namespace {
-
-void read_leases(BodyReader& in, std::size_t count, TicketReply& m) {
-  for (std::size_t i = 0; i < count && in.ok(); ++i) {
-    TicketLease lease;
-    lease.group = GroupId(in.get<std::uint16_t>());
-    in.zeros(2);
-    lease.blocks = in.get<std::uint32_t>();
-    lease.lease = in.name<LeaseId>();
-    in.require(lease.blocks > 0 && lease.blocks <= kMaxHashes, "a lease without blocks, or of too many");
-    in.require(static_cast<bool>(lease.lease), "no lease");
-    in.require(m.leases.empty() || m.leases.back().group < lease.group, "leases out of order");
-    m.leases.push_back(lease);
-  }
-}
-
-}  // namespace
 
 Result<TicketReply> decode_ticket_reply(std::span<const std::byte> frame) {
   BodyReader in(frame, FrameType::kTicketReply, kSlot);
@@ -246,7 +222,7 @@ Result<TicketReply> decode_ticket_reply(std::span<const std::byte> frame) {
              "a lease that is not ready, or a ready ticket without one");
   in.require(count <= limits::kGroups, "more leases than groups");
   in.require(m.hit_blocks <= kMaxHashes, "more hits than a query may have");
-  read_leases(in, count, m);
+  read_leases(in, count, m.leases);
   ORBITKV_RETURN_IF_ERROR(in.finish());
   return m;
 }
