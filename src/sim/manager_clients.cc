@@ -110,6 +110,7 @@ Status ManagerNode::send(SessionId session, std::vector<std::byte> frame, std::v
   Peer* peer = epoch ? peer_of(*epoch) : nullptr;
   if (doomed_ || !peer || !peer->client) return ok_status();
   const bool offer = !fds.empty();
+  if (offer) map_offered(frame);
   if (!offer && lose_frames_ > 0) {
     --lose_frames_;
     return ok_status();

@@ -8,6 +8,7 @@
 #include "sim/cells.h"
 #include "sim/process.h"
 #include "sim/world.h"
+#include "wire/lifecycle.h"
 
 namespace orbitkv::sim {
 namespace {
@@ -84,18 +85,30 @@ Status ManagerNode::start() {
 // Devices reach what the pool lends from, and what it has lent from.
 void ManagerNode::map_slabs() {
   if (doomed_) return;  // nobody has been told of them
-  for (const mem::SlabInfo& slab : pool_->slabs()) {
-    if (slab.state != mem::SlabState::kOffered || !mapped_.insert(slab.id).second) continue;
-    struct stat status{};
-    ORBITKV_CHECK(::fstat(pool_->slab_fd(slab.slot), &status) == 0, "a slab has memory");
-    const auto [known, fresh] = view_->inodes.try_emplace(slab.id, status.st_ino);
-    if (!fresh && known->second != status.st_ino)
-      return world_.fail("slabs", "the name of slab " + std::to_string(slab.id.value) + " is given twice");
-    if (!fresh) continue;
-    auto mapped = mem::MappedSlab::map(pool_->slab_memory(slab.slot), slab.id, slab.bytes);
-    ORBITKV_CHECK(mapped.ok(), mapped.ok() ? "" : mapped.error().message().c_str());
-    view_->slabs.emplace(slab.id, std::move(*mapped));
-  }
+  for (const mem::SlabInfo& slab : pool_->slabs())
+    if (slab.state == mem::SlabState::kOffered) map_slab(slab);
+}
+
+void ManagerNode::map_slab(const mem::SlabInfo& slab) {
+  if (!mapped_.insert(slab.id).second) return;
+  struct stat status{};
+  ORBITKV_CHECK(::fstat(pool_->slab_fd(slab.slot), &status) == 0, "a slab has memory");
+  const auto [known, fresh] = view_->inodes.try_emplace(slab.id, status.st_ino);
+  if (!fresh && known->second != status.st_ino)
+    return world_.fail("slabs", "the name of slab " + std::to_string(slab.id.value) + " is given twice");
+  if (!fresh) return;
+  auto mapped = mem::MappedSlab::map(pool_->slab_memory(slab.slot), slab.id, slab.bytes);
+  ORBITKV_CHECK(mapped.ok(), mapped.ok() ? "" : mapped.error().message().c_str());
+  view_->slabs.emplace(slab.id, std::move(*mapped));
+}
+
+// Who is told of a slab copies with it, even if this life ends within this very turn.
+void ManagerNode::map_offered(std::span<const std::byte> frame) {
+  const auto offer = wire::decode_slab_offer(frame);
+  if (!offer.ok()) return;
+  for (const auto& offered : offer->slabs)
+    for (const mem::SlabInfo& slab : pool_->slabs())
+      if (slab.id == offered.id && slab.state == mem::SlabState::kOffered) map_slab(slab);
 }
 
 SlabId ManagerNode::slab_to_map(const std::function<bool(SlabId)>& known) const {

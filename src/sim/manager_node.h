@@ -144,6 +144,8 @@ class ManagerNode final : private daemon::Host::Owner {
   bool poll_ssd();
   void tick_host();
   void map_slabs();
+  void map_slab(const mem::SlabInfo& slab);
+  void map_offered(std::span<const std::byte> frame);
   void find_kept(mem::PoolConfig& pool);
   void adopt_kept();
   void tick_keep();
