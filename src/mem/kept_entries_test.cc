@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "mem/kept_layout.h"
-#include "mem/kept_raw.h"
+#include "mem/kept_table_test.h"
 
 namespace orbitkv::mem {
 namespace {

@@ -12,7 +12,7 @@
 #include <random>
 #include <utility>
 
-#include "mem/kept_raw.h"
+#include "mem/kept_table_test.h"
 
 namespace orbitkv::mem {
 namespace {
