@@ -59,7 +59,7 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   void run(Job job, Ended ended);
   void unregister();  // and register again
   void ask_status();
-  void leave();  // Bye, and the process ends
+  void leave();  // Bye if no copy runs, and the process ends
 
   // ---- what happens to it ----
   void on_ring();  // the Manager's bell

@@ -242,9 +242,10 @@ std::string echo_of(const std::string& text) {
 // Digits, perhaps a point and more of them, and a unit: strtod alone would take 0x1, nan and 1e5, too.
 Result<ByteCount> parse_size(const std::string& text) {
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  const std::string written = text.substr(0, digits);
   char* end = nullptr;
-  const double number = std::strtod(text.substr(0, digits).c_str(), &end);
-  std::string unit(text.substr(digits));
+  const double number = std::strtod(written.c_str(), &end);
+  std::string unit = text.substr(digits);
   unit.erase(std::remove_if(unit.begin(), unit.end(), [](unsigned char c) { return std::isspace(c); }),
              unit.end());
   std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
