@@ -70,21 +70,24 @@ class Engine {
     std::vector<BlockNumber> blocks;
     std::vector<std::uint32_t> consumed;  // by rank
   };
-  // A question of the scheduler, and the lease that it leads to.
-  struct Question {
+  // What one asks under a name, which others may have, too, and since when it waits.
+  struct Asking {
     std::string request_id;
     std::size_t group = 0;
-    std::vector<BlockNumber> blocks;
-    bool read = false, prepare = false, full_prefix = false;
-    std::uint32_t asked = 0;  // blocks whose parts have been answered
-    std::uint32_t step = 0;   // blocks a part
+    std::uint32_t asked = 0;  // hashes whose parts have been answered
+    std::uint32_t step = 0;   // hashes a part
     Revision revision;        // of the parts so far
+    std::uint32_t ends = 0;   // of its name, as known when the wait began
     TimePoint started;
     Duration delays;
   };
+  // A question of the scheduler, and the lease that it leads to.
+  struct Question : Asking {
+    std::vector<BlockNumber> blocks;
+    bool read = false, prepare = false, full_prefix = false;
+  };
   // A question for all pages of a boundary. `boundary` and `origin`: tokens.
-  struct Recovery {
-    std::string request_id;
+  struct Recovery : Asking {
     std::uint64_t origin = 0, boundary = 0;
     struct Range {
       std::size_t group = 0;
@@ -93,10 +96,6 @@ class Engine {
     std::vector<Range> ranges;  // ascending by group
     std::vector<BlockHash> hashes;
     bool prepare = false;
-    std::uint32_t asked = 0, step = 0;
-    Revision revision;
-    TimePoint started;
-    Duration delays;
   };
   // A list as a reply named it.
   struct Ticket {
@@ -104,6 +103,10 @@ class Engine {
     std::size_t group = 0;
     wire::TicketKind kind = wire::TicketKind::kPrefix;
     Revision revision;
+    std::uint32_t ends = 0;  // of the name: answers that ended a query, cancels, replies that were lost
+    bool same_name(const Ticket& other) const {
+      return request_id == other.request_id && group == other.group && kind == other.kind;
+    }
   };
   // A save or a restore over the ranks.
   struct Work {
@@ -127,8 +130,8 @@ class Engine {
   void publish_group(std::size_t group, const std::vector<BlockNumber>& blocks);
   void ask(std::shared_ptr<Question> question);
   void on_reply(const std::shared_ptr<Question>& question, const Result<wire::Buffer>& reply);
-  void wait_for(const std::shared_ptr<Question>& question, Revision revision);
-  void poll_ticket(const std::shared_ptr<Question>& question, Revision revision);
+  void wait_for(const std::shared_ptr<Question>& question);
+  void poll_ticket(const std::shared_ptr<Question>& question);
   void hold(const Question& question, LeaseId lease, std::uint32_t blocks);
   void check_written(std::size_t group, BlockNumber block);
   void check_visible(const Question& question, const wire::QueryReply& reply);
@@ -141,7 +144,11 @@ class Engine {
   void wait_for(const std::shared_ptr<Recovery>& recovery);
   void poll_ticket(const std::shared_ptr<Recovery>& recovery);
   void hold(const Recovery& recovery, const wire::TicketReply& reply);
-  void note_ticket(const Ticket& ticket);
+  static Ticket ticket_of(const Question& question);
+  static Ticket ticket_of(const Recovery& recovery);
+  void note_wait(Asking& asking, const Ticket& answered);
+  void note_end(const Ticket& name);
+  bool late(const Asking& asking, Duration wait) const;
   bool replaced(const Ticket& ticket) const;
   bool asks_early() const { return plan_.index % 2 == 1; }
   Duration patience(TimePoint started) const;  // until it asks again

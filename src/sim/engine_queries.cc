@@ -72,54 +72,51 @@ void Engine::ask(std::shared_ptr<Question> q) {
 }
 
 void Engine::on_reply(const std::shared_ptr<Question>& q, const Result<wire::Buffer>& frame) {
-  if (!frame.ok()) return;
-  if (q->started.ns == 0) {
-    q->started = world_.now();
-    q->delays = world_.delays();
-  }
+  if (!frame.ok()) return note_end(ticket_of(*q));
   auto reply = wire::decode_query_reply(*frame);
   if (!reply.ok()) return world_.fail("protocol", "a query's reply: " + reply.error().message());
-  if (q->read && reply->revision.value != 0)
-    note_ticket({q->request_id, q->group, wire::TicketKind::kPrefix, reply->revision});
   world_.say("engine %u asks %s for %zu blocks up to %llx: %u, lease %s%s", plan_.index,
              q->request_id.c_str(), q->blocks.size(), static_cast<unsigned long long>(q->blocks.back()),
              reply->hit_blocks, short_name(reply->lease).c_str(), reply->loading ? ", loading" : "");
   check_visible(*q, *reply);
   q->asked = reply->first + reply->count;
-  q->revision = reply->revision;
+  Ticket answered = ticket_of(*q);
+  answered.revision = reply->revision;
+  if (q->read && reply->revision.value != 0) note_wait(*q, answered);
   if (q->asked < q->blocks.size()) return ask(q);
   if (q->prepare && reply->lease) return world_.fail("protocol", "a preparation has a lease");
   if (q->prepare) return;
-  if (reply->loading) return wait_for(q, reply->revision);
+  if (reply->loading) return wait_for(q);
+  note_end(answered);
   if (reply->lease) hold(*q, reply->lease, reply->hit_blocks);
 }
 
 // Asks again after a while: by its ticket, or with the whole list.
-void Engine::wait_for(const std::shared_ptr<Question>& q, Revision revision) {
+void Engine::wait_for(const std::shared_ptr<Question>& q) {
   const cache::CoreConfig& core = world_.config().core;
   const Duration wait = q->full_prefix ? std::max(core.load_wait, core.full_prefix_wait) : core.load_wait;
-  if (world_.now() > q->started + wait + kSlack + (world_.delays() - q->delays))
-    return world_.fail("waits", "a query is still loading after its deadline");
+  if (late(*q, wait)) return world_.fail("waits", "a query is still loading after its deadline");
   q->asked = 0;
-  world_.events().after(patience(q->started), [this, q, revision, alive = alive_, generation = generation_] {
+  world_.events().after(patience(q->started), [this, q, alive = alive_, generation = generation_] {
     if (*alive != generation || !usable()) return;
-    const Ticket mine{q->request_id, q->group, wire::TicketKind::kPrefix, revision};
-    if (q->blocks.size() % 2 == 0 || replaced(mine)) return poll_ticket(q, revision);
+    if (q->blocks.size() % 2 == 0 || replaced(ticket_of(*q))) return poll_ticket(q);
     ask(q);
   });
 }
 
-void Engine::poll_ticket(const std::shared_ptr<Question>& q, Revision revision) {
-  const auto encode = [this, q, revision](wire::Buffer& out) {
-    wire::encode(wire::PollRequest{instance_, group(q->group).id, q->request_id, revision}, out);
+void Engine::poll_ticket(const std::shared_ptr<Question>& q) {
+  const auto encode = [this, q](wire::Buffer& out) {
+    wire::encode(wire::PollRequest{instance_, group(q->group).id, q->request_id, q->revision}, out);
   };
   scheduler().call(wire::Opcode::kPoll, encode,
                    [this, q, alive = alive_, generation = generation_](const Result<wire::Buffer>& frame) {
-                     if (*alive != generation || !frame.ok()) return;
+                     if (*alive != generation) return;
+                     if (!frame.ok()) return note_end(ticket_of(*q));
                      auto reply = wire::decode_ticket_reply(*frame);
                      if (!reply.ok())
                        return world_.fail("protocol", "a poll's reply: " + reply.error().message());
-                     if (reply->state == wire::TicketState::kLoading) return wait_for(q, reply->revision);
+                     if (reply->state == wire::TicketState::kLoading) return wait_for(q);
+                     if (reply->state != wire::TicketState::kUnknown) note_end(ticket_of(*q));
                      if (reply->state == wire::TicketState::kReady && reply->leases.size() == 1)
                        hold(*q, reply->leases[0].lease, reply->hit_blocks);
                    });

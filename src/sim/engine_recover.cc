@@ -1,5 +1,5 @@
-// Recoveries of an engine: all pages of a boundary, of all groups, or nothing; and tickets of
-// lists that others have replaced.
+// Recoveries of an engine: all pages of a boundary, of all groups, or nothing; and what it asks ahead
+// of need.
 #include <algorithm>
 #include <utility>
 
@@ -11,8 +11,6 @@
 
 namespace orbitkv::sim {
 namespace {
-constexpr std::size_t kOldTickets = 16;
-
 model::RecoveryContract contract_of(const SpacePlan& space) {
   std::vector<model::GroupRule> rules;
   for (const GroupPlan& group : space.groups) rules.push_back({group.id, group.rule, group.window_tokens});
@@ -61,25 +59,23 @@ void Engine::ask(std::shared_ptr<Recovery> r) {
   scheduler().call(
       wire::Opcode::kReadRecovery, encode,
       [this, r, count, alive = alive_, generation = generation_](const Result<wire::Buffer>& reply) {
-        if (*alive != generation || !reply.ok()) return;
+        if (*alive != generation) return;
         r->asked += count;
         on_reply(r, reply);
       });
 }
 
 void Engine::on_reply(const std::shared_ptr<Recovery>& r, const Result<wire::Buffer>& frame) {
-  if (r->started.ns == 0) {
-    r->started = world_.now();
-    r->delays = world_.delays();
-  }
+  if (!frame.ok()) return note_end(ticket_of(*r));
   const auto reply = wire::decode_ticket_reply(*frame);
   if (!reply.ok()) return world_.fail("protocol", "a recovery's reply: " + reply.error().message());
   world_.say("engine %u recovers as %s, %zu pages up to token %llu: state %u, %zu leases", plan_.index,
              r->request_id.c_str(), r->hashes.size(), static_cast<unsigned long long>(r->boundary),
              static_cast<unsigned>(reply->state), reply->leases.size());
   if (reply->state == wire::TicketState::kUnknown) return;
-  r->revision = reply->revision;
-  note_ticket({r->request_id, 0, wire::TicketKind::kRecovery, r->revision});
+  Ticket answered = ticket_of(*r);
+  answered.revision = reply->revision;
+  note_wait(*r, answered);
   const bool last = r->asked == r->hashes.size();
   if (!last && reply->state != wire::TicketState::kLoading)
     return world_.fail("protocol", "a part of a recovery has a result");
@@ -87,18 +83,18 @@ void Engine::on_reply(const std::shared_ptr<Recovery>& r, const Result<wire::Buf
   if (r->prepare && !reply->leases.empty()) return world_.fail("protocol", "a preparation has leases");
   if (r->prepare) return;
   if (reply->state == wire::TicketState::kLoading) return wait_for(r);
+  note_end(answered);
   if (reply->state == wire::TicketState::kReady) hold(*r, *reply);
 }
 
 // Asks again after a while: by its ticket, or with the whole list, but not if another one
 // has its name.
 void Engine::wait_for(const std::shared_ptr<Recovery>& r) {
-  if (world_.now() > r->started + world_.config().core.load_wait + kSlack + (world_.delays() - r->delays))
+  if (late(*r, world_.config().core.load_wait))
     return world_.fail("waits", "a recovery is still loading after its deadline");
   world_.events().after(patience(r->started), [this, r, alive = alive_, generation = generation_] {
     if (*alive != generation || !usable()) return;
-    const Ticket mine{r->request_id, 0, wire::TicketKind::kRecovery, r->revision};
-    if (r->hashes.size() % 2 == 0 || replaced(mine)) return poll_ticket(r);
+    if (r->hashes.size() % 2 == 0 || replaced(ticket_of(*r))) return poll_ticket(r);
     r->asked = 0;
     ask(r);
   });
@@ -111,7 +107,7 @@ void Engine::poll_ticket(const std::shared_ptr<Recovery>& r) {
   };
   scheduler().call(wire::Opcode::kPoll, encode,
                    [this, r, alive = alive_, generation = generation_](const Result<wire::Buffer>& reply) {
-                     if (*alive == generation && reply.ok()) on_reply(r, reply);
+                     if (*alive == generation) on_reply(r, reply);
                    });
 }
 
@@ -129,70 +125,6 @@ void Engine::hold(const Recovery& r, const wire::TicketReply& reply) {
     forget_lease(lease.lease);
     leases_.push_back({lease.lease, range.group, range.blocks, std::vector<std::uint32_t>(space().world, 0)});
   }
-}
-
-// ---- tickets ----
-
-void Engine::note_ticket(const Ticket& ticket) {
-  const auto known = std::find_if(tickets_.begin(), tickets_.end(), [&](const Ticket& each) {
-    return each.request_id == ticket.request_id && each.group == ticket.group && each.kind == ticket.kind;
-  });
-  if (known == tickets_.end()) return tickets_.push_back(ticket);
-  if (known->revision == ticket.revision) return;
-  if (old_tickets_.size() == kOldTickets) old_tickets_.erase(old_tickets_.begin());
-  old_tickets_.push_back(std::exchange(*known, ticket));
-}
-
-bool Engine::replaced(const Ticket& ticket) const {
-  return std::any_of(tickets_.begin(), tickets_.end(), [&](const Ticket& each) {
-    return each.request_id == ticket.request_id && each.group == ticket.group && each.kind == ticket.kind &&
-           each.revision != ticket.revision;
-  });
-}
-
-// Nothing is touched, and nobody is answered for another list.
-void Engine::poll_old(const Action& action) {
-  if (!usable() || old_tickets_.empty()) return;
-  const Ticket old = old_tickets_[action.words[1] % old_tickets_.size()];
-  const GroupId named = old.kind == wire::TicketKind::kPrefix ? group(old.group).id : GroupId();
-  if (action.words[2] % 4 == 0) {
-    return scheduler().call(
-        wire::Opcode::kCancelQuery,
-        [instance = instance_, named, old](wire::Buffer& out) {
-          wire::encode(wire::CancelQueryRequest{instance, named, old.request_id, old.revision, old.kind},
-                       out);
-        },
-        [](const auto&) {});
-  }
-  scheduler().call(
-      wire::Opcode::kPoll,
-      [instance = instance_, named, old](wire::Buffer& out) {
-        wire::encode(wire::PollRequest{instance, named, old.request_id, old.revision, old.kind}, out);
-      },
-      [this](const Result<wire::Buffer>& frame) {
-        if (!frame.ok()) return;
-        const auto reply = wire::decode_ticket_reply(*frame);
-        if (!reply.ok() || reply->state != wire::TicketState::kUnknown)
-          world_.fail("protocol", "a poll for a list that was replaced is answered");
-      });
-}
-
-void Engine::cancel(const Action& action) {
-  if (!usable()) return;
-  constexpr wire::TicketKind kKinds[] = {wire::TicketKind::kPrefix, wire::TicketKind::kPrefix,
-                                         wire::TicketKind::kRecovery, wire::TicketKind::kWarm};
-  constexpr const char* kNames[] = {"r", "r", "v", "w"};
-  const std::size_t which = (action.words[3] >> 20) % std::size(kKinds);
-  const std::string request_id = kNames[which] + std::to_string(action.words[3] % 6);
-  const wire::TicketKind kind = kKinds[which];
-  const bool recovery = kind == wire::TicketKind::kRecovery;
-  const GroupId named = recovery ? GroupId() : group((action.words[3] >> 8) % space().groups.size()).id;
-  scheduler().call(
-      wire::Opcode::kCancelQuery,
-      [instance = instance_, named, request_id, kind](wire::Buffer& out) {
-        wire::encode(wire::CancelQueryRequest{instance, named, request_id, {}, kind}, out);
-      },
-      [](const auto&) {});
 }
 
 // ---- ahead of need ----

@@ -63,6 +63,7 @@ Status ManagerNode::start() {
   cache::CoreConfig core = config.core;
   core.incarnation = Incarnation(life_);
   core.seed = {mix(config.seed, life_, 1), mix(config.seed, life_, 2)};
+  if (world_.plant() == Plant::kLongWait) core.load_wait = core.full_prefix_wait = seconds(60);
   if (keep_) {
     ORBITKV_ASSIGN_OR_RETURN(table_, keep_->make_table(*pool_, core.max_blocks, pool.unit));
     core.kept = table_;

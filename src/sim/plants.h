@@ -16,6 +16,7 @@ enum class Plant : std::uint8_t {
   kUnwrittenShard,  // a device says that it has copied an image, and has not
   kLostReply,       // a call never ends, and its client has no clock
   kLostOperation,   // likewise a save or restore
+  kLongWait,        // the Manager lets queries wait longer than it was told to
   kUnheardDeath,    // the Manager is not told that a process has ended
   kHastyUnmap,      // a client lets go of a slab that its copies use
   kCutReply,        // replies lose their last byte

@@ -65,9 +65,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{Plant::kStrayCopy, "pages"}, Planted{Plant::kSharedExtent, "extents"},
                     Planted{Plant::kLeakedExtent, "conservation"}, Planted{Plant::kUnwrittenShard, "visible"},
                     Planted{Plant::kUnheardDeath, "quiet: sessions"}, Planted{Plant::kLostReply, "waits"},
-                    Planted{Plant::kLostOperation, "waits"}, Planted{Plant::kHastyUnmap, "slabs"},
-                    Planted{Plant::kCutReply, "protocol"}, Planted{Plant::kDeafDisk, "restart"},
-                    Planted{Plant::kForgottenLent, "kept: lent"},
+                    Planted{Plant::kLostOperation, "waits"}, Planted{Plant::kLongWait, "waits"},
+                    Planted{Plant::kHastyUnmap, "slabs"}, Planted{Plant::kCutReply, "protocol"},
+                    Planted{Plant::kDeafDisk, "restart"}, Planted{Plant::kForgottenLent, "kept: lent"},
                     Planted{Plant::kEarlySeal, "kept: sealed", "kept: bytes"},
                     Planted{Plant::kForgottenBlock, "kept: blocks"},
                     Planted{Plant::kStaleBlock, "kept: bytes"}, Planted{Plant::kNamesAgain, "slabs"},
@@ -112,6 +112,40 @@ TEST_F(RunTest, WhatARestoreReadsThatADeadManagerGrantedStays) {
     planted = finding_of_slow_restores(seed, Plant::kLostPlans);
   }
   EXPECT_EQ(planted, "extents");
+}
+
+// One engine asks one list again and again under one name, while a lease takes all that it may hold.
+std::string finding_of_many_who_ask(Plant plant) {
+  Config config = draw_config(1);
+  config.spaces.resize(1);
+  config.spaces[0].world = 1;
+  config.spaces[0].groups.assign(1, {.layers = 2, .components = 2, .rows = 2});
+  config.engines.assign(1, {.pages = 32});
+  config.ssd.on = config.keep.on = false;
+  config.stalls.after = {};
+  config.pool = config.slab = ByteCount(1 << 20);
+  config.chains = 1;
+  config.chain_blocks = 16;
+  config.core.lease_ttl = seconds(30);
+  config.core.load_wait = config.core.full_prefix_wait = seconds(5);
+  config.core.query_budget = config.core.query_instance_budget = ByteCount(4096);
+  Program program;
+  const auto at = [&](Duration time, ActionKind kind, std::uint64_t name) {
+    const auto number = static_cast<std::uint32_t>(program.size());
+    program.push_back({kind, TimePoint{1'100'000'000} + time, number, {0, 0, 14, name}});
+  };
+  at({}, ActionKind::kPublish, 1);
+  at(milliseconds(100), ActionKind::kRead, 1);
+  for (int i = 0; i < 20; ++i) at(microseconds(200'000 + 20 * i), ActionKind::kRead, 2);
+  at(seconds(20), ActionKind::kPass, 0);
+  const Outcome outcome = run_program(config, program, {true, plant});
+  return outcome.finding ? outcome.finding->checker : "";
+}
+
+// The end of a wait is told once, so whoever asks the list after that waits anew: as long again.
+TEST_F(RunTest, WhoAsksAfterTheEndOfAWaitWaitsAnew) {
+  EXPECT_EQ(finding_of_many_who_ask(Plant::kNone), "");
+  EXPECT_EQ(finding_of_many_who_ask(Plant::kLongWait), "waits");
 }
 
 // A check of the production code ends the process, and the seeds go on in another.
