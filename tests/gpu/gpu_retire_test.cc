@@ -92,18 +92,26 @@ class GpuRetire : public testing::Test {
     words.push_back("socket=" + manager_.socket());
     return Process(words, {.environment = {{"XDG_CACHE_HOME", directory_.path()}}, .log = {}, .uid = 0});
   }
-  // The output of `orbitkv ...`.
-  std::string command(std::vector<std::string> words) const {
+  // The output of `orbitkv ...`; nullopt: refused.
+  std::optional<std::string> answer_to(std::vector<std::string> words) const {
     words.insert(words.begin(), orbitkv_binary());
     words.insert(words.end(), {"--json", "--bootstrap-socket", manager_.socket()});
-    Process process(words, {});
-    const auto text = process.line();
-    EXPECT_TRUE(text) << words[1] << ' ' << words[2];
+    return Process(words, {}).line();
+  }
+  std::string command(const std::vector<std::string>& words) const {
+    const auto text = answer_to(words);
+    EXPECT_TRUE(text) << words[0] << (words.size() > 1 ? " " + words[1] : "");
     return text.value_or("{}");
   }
   std::string pool(std::vector<std::string> words) const {
     words.insert(words.begin(), "pool");
     return command(std::move(words));
+  }
+  // False: it retires by itself already, and another one takes its place.
+  bool drain(std::uint64_t name) const {
+    if (answer_to({"pool", "drain", std::to_string(name)})) return true;
+    for (const Slab& slab : in_use()) EXPECT_NE(slab.name, name) << "a slab in use cannot be drained";
+    return false;
   }
   std::vector<Slab> in_use() const {
     std::vector<Slab> out;
@@ -187,12 +195,14 @@ Process GpuRetire::start_victim(const std::string& way) {
 void GpuRetire::kill(Order order, Process& victim) {
   const auto slabs = in_use();
   ASSERT_EQ(slabs.size(), kSlabs);
-  const std::string drained = std::to_string(slabs[random_() % slabs.size()].name);
+  const std::uint64_t name = slabs[random_() % slabs.size()].name;
+  bool drained = false;
   const std::uint64_t retired = manager_.status()["pool.retired_slabs"];
   nap();
   bool waits = false;
   if (order == Order::kDrainFirst) {
-    pool({"drain", drained});
+    drained = drain(name);
+    EXPECT_TRUE(drained);
     EXPECT_TRUE(within(kWholeWithinMs, [&] {
       const auto status = manager_.status();
       waits = status["pool.retiring"] > 0;
@@ -203,8 +213,8 @@ void GpuRetire::kill(Order order, Process& victim) {
   }
   victim.signal(SIGKILL);
   tally_.waited += waits ? 1 : 0;
-  if (order == Order::kKillFirst) pool({"drain", drained});
-  if (order == Order::kByItself) return;
+  if (order == Order::kKillFirst) drained = drain(name);
+  if (!drained) return;
   // Only once the drain has been carried out: an earlier word of more slabs would take it back.
   ASSERT_TRUE(within(kWholeWithinMs, [&] { return in_use().size() < kSlabs; }));
   pool({"add", std::to_string(slab_)});
