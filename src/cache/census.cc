@@ -87,6 +87,8 @@ void Leases::count(Census& census) const {
     add(census.leases, lease.state);
     census.pinned += lease.records.size();
     census.tickets += lease.places.unfinished() ? 1 : 0;
+    const bool named = lease.recovery == kNoRecovery && !lease.warm;
+    census.owned += named && lease.name.mode == QueryMode::kInterest ? 1 : 0;
   }
 }
 
@@ -95,11 +97,15 @@ void Recoveries::count(Census& census) const {
     if (recovery.state == RecoveryState::kRetired) continue;
     add(census.recoveries, recovery.state);
     census.tickets += recovery.places.unfinished() ? 1 : 0;
+    census.owned += recovery.interest ? 1 : 0;
   }
 }
 
 void Interests::count(Census& census) const {
-  for (const auto& [key, interest] : interests_) add(census.interests, interest.state);
+  for (const auto& [key, interest] : interests_) {
+    add(census.interests, interest.state);
+    census.owners += interest.revision.value != 0 ? 1 : 0;
+  }
 }
 
 }  // namespace orbitkv::cache

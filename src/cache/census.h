@@ -24,6 +24,8 @@ struct Census {
   // Likewise.
   Counts<RecoveryState> recoveries{};
   Counts<InterestState> interests{};  // kClosed: there are none
+  std::uint32_t owned = 0;            // queries and recoveries of interests
+  std::uint32_t owners = 0;           // interests that have one, as they know
   RetireState retire = RetireState::kIdle;
   ByteCount held;             // extents of the pool that images have, in any state
   ByteCount charged;          // by leases, restores of leases that ended, and reads that drain

@@ -10,6 +10,7 @@ constexpr std::array<ActionInfo, kActionKinds> kActions = {{
     {"recover", false, 120},
     {"prepare", false, 25},
     {"warm", false, 15},
+    {"claim", false, 25},
     {"restore", false, 260},
     {"release", false, 30},
     {"cancel", false, 15},

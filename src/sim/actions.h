@@ -22,6 +22,7 @@ enum class ActionKind : std::uint8_t {
   kRecover,  // all pages of a boundary, of all groups
   kPrepare,  // either of them, ahead of need
   kWarm,     // a hint
+  kClaim,    // alone or with another one, of what all ranks have; or it ends one, or somebody meddles
   kRestore,
   kRelease,
   kCancel,

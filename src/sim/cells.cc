@@ -86,8 +86,6 @@ constexpr Unreachable kUnreachable[] = {
     {"session", "gone", "closed", "the host closes a session once"},
     {"publish", "claimed", "claim_seen", "what was seen to be claimed is not asked again"},
     {"restore", "claimed", "claim_seen", "what was seen to be claimed is not asked again"},
-    {"interest", "*", "*",
-     "no engine here stands at several Managers; tests/native/coordinator_test.cc has some"},
     {"lease", "loading", "expire", "a wait that is over ends with what has landed"},
     {"record", "reserved", "failed",
      "a request that is refused is answered; the client takes its record back"},
@@ -115,17 +113,22 @@ struct Met {
   const char* state;
 };
 constexpr Met kMet[] = {
-    {"session", "open"},     {"session", "stalled"},   {"session", "closing"},     {"publish", "waiting"},
-    {"publish", "reserved"}, {"publish", "granted"},   {"publish", "claimed"},     {"publish", "orphaned"},
-    {"restore", "awaiting"}, {"restore", "pinned"},    {"restore", "granted"},     {"restore", "claimed"},
-    {"restore", "orphaned"}, {"image", "lent"},        {"image", "sealed"},        {"image", "dropped"},
-    {"image", "loading"},    {"image", "load_failed"}, {"load", "queued"},         {"load", "submitted"},
-    {"lease", "collecting"}, {"lease", "waiting"},     {"lease", "loading"},       {"lease", "ready"},
-    {"lease", "consuming"},  {"lease", "missed"},      {"recovery", "collecting"}, {"recovery", "waiting"},
-    {"recovery", "loading"}, {"recovery", "ready"},    {"recovery", "missed"},     {"retire", "grants"},
-    {"retire", "claims"},    {"retire", "device"},     {"record", "reserved"},     {"record", "preparing"},
-    {"record", "granted"},   {"record", "active"},     {"record", "drained"},      {"record", "reaped"},
-    {"record", "failed"},    {"record", "revoked"},    {"record", "acknowledged"},
+    {"session", "open"},       {"session", "stalled"},     {"session", "closing"},
+    {"publish", "waiting"},    {"publish", "reserved"},    {"publish", "granted"},
+    {"publish", "claimed"},    {"publish", "orphaned"},    {"restore", "awaiting"},
+    {"restore", "pinned"},     {"restore", "granted"},     {"restore", "claimed"},
+    {"restore", "orphaned"},   {"image", "lent"},          {"image", "sealed"},
+    {"image", "dropped"},      {"image", "loading"},       {"image", "load_failed"},
+    {"load", "queued"},        {"load", "submitted"},      {"lease", "collecting"},
+    {"lease", "waiting"},      {"lease", "loading"},       {"lease", "ready"},
+    {"lease", "consuming"},    {"lease", "missed"},        {"recovery", "collecting"},
+    {"recovery", "waiting"},   {"recovery", "loading"},    {"recovery", "ready"},
+    {"recovery", "missed"},    {"retire", "grants"},       {"interest", "collecting"},
+    {"interest", "acquiring"}, {"interest", "acquired"},   {"interest", "claimed"},
+    {"retire", "claims"},      {"retire", "device"},       {"record", "reserved"},
+    {"record", "preparing"},   {"record", "granted"},      {"record", "active"},
+    {"record", "drained"},     {"record", "reaped"},       {"record", "failed"},
+    {"record", "revoked"},     {"record", "acknowledged"},
 };
 // Who meets a state: faults, by their kinds, and retirements, by their states.
 constexpr std::size_t kMeeters = kActionKinds + kRetireStates.size();
@@ -161,6 +164,7 @@ void mark_all(std::size_t meeter, const cache::Census& census) {
   static const Places images = places_of("image", kImageStates), loads = places_of("load", kLoadStates);
   static const Places leases = places_of("lease", kLeaseStates);
   static const Places recoveries = places_of("recovery", kRecoveryStates);
+  static const Places interests = places_of("interest", kInterestStates);
   mark_machine(meeter, sessions, census.sessions);
   mark_machine(meeter, publishes, census.publishes);
   mark_machine(meeter, restores, census.restores);
@@ -168,6 +172,7 @@ void mark_all(std::size_t meeter, const cache::Census& census) {
   mark_machine(meeter, loads, census.loads);
   mark_machine(meeter, leases, census.leases);
   mark_machine(meeter, recoveries, census.recoveries);
+  mark_machine(meeter, interests, census.interests);
 }
 
 std::array<bool, kKeptLenders.size()> g_lenders{};

@@ -44,6 +44,9 @@ std::optional<Wrong> recount(const cache::Core& core, const mem::Pool& pool, con
   if (charges > stats.budgets.limit)
     return differs("budget of queries, and what is charged", stats.budgets.limit.value, charges.value);
   if (census.tickets != stats.tickets) return differs("unfinished tickets", census.tickets, stats.tickets);
+  // One that has ended by itself may not be known to have.
+  if (census.owned > census.owners)
+    return differs("queries of interests, and those that have one", census.owned, census.owners);
   if (sum(census.loads) != stats.loading) return differs("loads", sum(census.loads), stats.loading);
   if (at(census.images, ImageState::kLoading) != stats.loading)
     return differs("loading images", at(census.images, ImageState::kLoading), stats.loading);

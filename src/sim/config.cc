@@ -80,6 +80,7 @@ void draw_budgets(Random& random, Config& config) {
       config.core.query_instance_budget =
           ByteCount(config.core.query_budget.value * random.between(1, 4) / 4);
   }
+  config.core.interest_idle = random.percent(30) ? milliseconds(500) : seconds(5);
   config.core.prepare_ttl = random.percent(50) ? milliseconds(20) : seconds(1);
   config.core.full_prefix_wait = random.percent(50) ? milliseconds(100) : seconds(2);
 }

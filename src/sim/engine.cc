@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "sim/group_claim.h"
 #include "sim/world.h"
 
 namespace orbitkv::sim {
@@ -34,6 +35,7 @@ void Engine::start() {
   *alive_ = ++generation_;
   broken_ = false;
   leases_.clear();
+  claims_.clear();
   tickets_.clear();
   old_tickets_.clear();
   const std::uint64_t name[2] = {mix(plan_.index, generation_), plan_.index};
@@ -103,6 +105,7 @@ void Engine::tick() {
 
 void Engine::retire() {
   retired_ = true;
+  for (const auto& each : claims_) each->give_up();
   for (const Held& lease : leases_) release_lease(lease.id);
   leases_.clear();
 }
@@ -124,6 +127,10 @@ bool Engine::usable() const {
   const auto all = processes();
   return !broken_ &&
          std::all_of(all.begin(), all.end(), [](const Process* p) { return p->alive() && p->ready(); });
+}
+
+bool Engine::schedules() {
+  return scheduler().alive();
 }
 
 bool Engine::idle() const {

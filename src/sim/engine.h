@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 
 namespace orbitkv::sim {
 
+class GroupClaim;
 class World;
 
 // For traces.
@@ -37,6 +39,7 @@ class Engine {
   void recover(const Action& action);
   void prepare(const Action& action);
   void warm(const Action& action);
+  void claim(const Action& action);
   void restore(const Action& action);
   void release(const Action& action);
   void cancel(const Action& action);
@@ -59,6 +62,27 @@ class Engine {
   std::optional<std::string> overdue() const;
   // Pages that no copy is about hold what they should.
   void check_pages();
+
+  // ---- for claims of several engines (sim/group_claim.h) ----
+  using RankEnded = std::function<void(std::uint16_t rank, const client::OperationStatus&)>;
+  struct Claimed {
+    LeaseId lease;
+    std::size_t group = 0;
+    std::vector<BlockNumber> blocks;
+    std::vector<std::uint16_t> ranks;
+  };
+  std::uint32_t number() const { return plan_.index; }
+  std::uint32_t generation() const { return generation_; }
+  InstanceId instance() const { return instance_; }
+  std::size_t ranks() const { return workers_.size(); }
+  GroupId group_id(std::size_t place) const { return group(place).id; }
+  bool whole() const { return !broken_; }  // no process of it has died
+  bool schedules();                        // its scheduler lives
+  void carry(const wire::Buffer& frame, Process::Reply reply);
+  // All blocks of a lease, on each of the ranks; `ended` once a rank, unless the engine dies.
+  void restore_claimed(const Claimed& what, const RankEnded& ended);
+  void check_written(std::size_t group, BlockNumber block);
+
   // It asks for nothing any more: leases are released, then its processes leave.
   void retire();
 
@@ -115,6 +139,7 @@ class Engine {
     std::vector<BlockNumber> blocks;
     bool save = false;
     std::uint32_t ranks = 0;  // that have not ended
+    RankEnded ended;          // nullptr: nobody asks
   };
 
   void start();
@@ -133,7 +158,6 @@ class Engine {
   void wait_for(const std::shared_ptr<Question>& question);
   void poll_ticket(const std::shared_ptr<Question>& question);
   void hold(const Question& question, LeaseId lease, std::uint32_t blocks);
-  void check_written(std::size_t group, BlockNumber block);
   void check_visible(const Question& question, const wire::QueryReply& reply);
   std::shared_ptr<Question> question_of(const Action& action) const;
   std::shared_ptr<Recovery> recovery_of(const Action& action) const;
@@ -168,6 +192,8 @@ class Engine {
   std::vector<std::unique_ptr<Process>> workers_;
   std::vector<std::vector<std::uint32_t>> free_pages_;  // by group
   std::vector<Held> leases_;
+  std::vector<std::shared_ptr<GroupClaim>> claims_;
+  std::uint32_t last_claim_ = 0;
   std::vector<Ticket> tickets_, old_tickets_;  // the newest of each name, and others
   bool broken_ = false;                        // a part of it has died
   bool retired_ = false;                       // no other takes its place

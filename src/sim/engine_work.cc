@@ -129,9 +129,11 @@ void Engine::on_rank(const std::shared_ptr<Work>& work, std::uint16_t rank,
       world_.fail("pages", "page " + std::to_string(page) + " is the engine's again while a copy of it runs");
     memory->fill(work->group, page, world_.filling());
   }
-  if (--work->ranks > 0) return;
-  for (const std::uint32_t page : work->pages)
-    if (page != kHole) give_page(work->group, page);
+  if (--work->ranks == 0) {
+    for (const std::uint32_t page : work->pages)
+      if (page != kHole) give_page(work->group, page);
+  }
+  if (work->ended) work->ended(rank, status);
 }
 
 void Engine::check_restored(const Work& work, std::uint16_t rank, const client::OperationStatus& status) {

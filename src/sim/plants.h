@@ -17,6 +17,8 @@ enum class Plant : std::uint8_t {
   kLostReply,       // a call never ends, and its client has no clock
   kLostOperation,   // likewise a save or restore
   kLongWait,        // the Manager lets queries wait longer than it was told to
+  kShortClaim,      // a carrier claims one block less, and says that all were claimed
+  kSwallowedClose,  // a carrier answers a close itself
   kUnheardDeath,    // the Manager is not told that a process has ended
   kHastyUnmap,      // a client lets go of a slab that its copies use
   kCutReply,        // replies lose their last byte

@@ -66,11 +66,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{Plant::kLeakedExtent, "conservation"}, Planted{Plant::kUnwrittenShard, "visible"},
                     Planted{Plant::kUnheardDeath, "quiet: sessions"}, Planted{Plant::kLostReply, "waits"},
                     Planted{Plant::kLostOperation, "waits"}, Planted{Plant::kLongWait, "waits"},
+                    Planted{Plant::kShortClaim, "claims"}, Planted{Plant::kSwallowedClose, "claims"},
                     Planted{Plant::kHastyUnmap, "slabs"}, Planted{Plant::kCutReply, "protocol"},
                     Planted{Plant::kDeafDisk, "restart"}, Planted{Plant::kForgottenLent, "kept: lent"},
                     Planted{Plant::kEarlySeal, "kept: sealed", "kept: bytes"},
                     Planted{Plant::kForgottenBlock, "kept: blocks"},
-                    Planted{Plant::kStaleBlock, "kept: bytes"}, Planted{Plant::kNamesAgain, "slabs"},
+                    Planted{Plant::kStaleBlock, "kept: bytes"},
                     Planted{Plant::kUnheardEnd, "quiet: grants of earlier lives",
                             "quiet: names in the store"},
                     Planted{Plant::kHeldName, "quiet: names in the store"}),
@@ -136,7 +137,7 @@ std::string finding_of_many_who_ask(Plant plant) {
   };
   at({}, ActionKind::kPublish, 1);
   at(milliseconds(100), ActionKind::kRead, 1);
-  for (int i = 0; i < 20; ++i) at(microseconds(200'000 + 20 * i), ActionKind::kRead, 2);
+  for (int i = 0; i < 12; ++i) at(microseconds(200'000 + 20 * i), ActionKind::kRead, 2);
   at(seconds(20), ActionKind::kPass, 0);
   const Outcome outcome = run_program(config, program, {true, plant});
   return outcome.finding ? outcome.finding->checker : "";
@@ -146,6 +147,35 @@ std::string finding_of_many_who_ask(Plant plant) {
 TEST_F(RunTest, WhoAsksAfterTheEndOfAWaitWaitsAnew) {
   EXPECT_EQ(finding_of_many_who_ask(Plant::kNone), "");
   EXPECT_EQ(finding_of_many_who_ask(Plant::kLongWait), "waits");
+}
+
+// Slabs that come and go over many lives of the Manager.
+std::string finding_of_slabs_that_change(std::uint64_t seed, Plant plant) {
+  Config config = draw_config(seed);
+  config.keep.on = true;
+  config.restart = {milliseconds(1), milliseconds(2)};
+  config.pool = ByteCount(128 * 1024);
+  config.slab = ByteCount(config.pool.value / 4);
+  config.slabs.retire_after = milliseconds(10);
+  config.core.retire_claim_wait = config.core.retire_store_wait = milliseconds(5);
+  config.pause = {milliseconds(5), milliseconds(50)};
+  config.weights.fill(0);
+  for (const ActionKind kind :
+       {ActionKind::kPublish, ActionKind::kRead, ActionKind::kRestore, ActionKind::kPoolDrain})
+    config.weights[static_cast<std::size_t>(kind)] = 100;
+  config.weights[static_cast<std::size_t>(ActionKind::kPoolAdd)] = 50;
+  config.weights[static_cast<std::size_t>(ActionKind::kKillManager)] = 20;
+  const Outcome outcome = run_program(config, draw_program(config, 400), {false, plant});
+  return outcome.finding ? outcome.finding->checker : "";
+}
+
+TEST_F(RunTest, TheNextManagerGivesNoNameAgain) {
+  std::string planted;
+  for (std::uint64_t seed = 1; seed <= 100 && planted.empty(); ++seed) {
+    if (seed <= 10) ASSERT_EQ(finding_of_slabs_that_change(seed, Plant::kNone), "") << seed;
+    planted = finding_of_slabs_that_change(seed, Plant::kNamesAgain);
+  }
+  EXPECT_EQ(planted, "slabs");
 }
 
 // A check of the production code ends the process, and the seeds go on in another.

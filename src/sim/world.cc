@@ -195,6 +195,7 @@ void World::check_quiet() {
   nothing(stats.budgets.waiting, "queries in line");
   nothing(stats.budgets.prepared, "preparations");
   nothing(stats.budgets.warms, "hints");
+  nothing(stats.interests.interests, "interests");
   nothing(stats.leased.value, "leased bytes");
   nothing(stats.inflight_images, "images in flight");
   nothing(stats.loading, "loads");

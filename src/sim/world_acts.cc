@@ -43,6 +43,7 @@ void World::act_engine(const Action& action) {
     case ActionKind::kRecover: return engine.recover(action);
     case ActionKind::kPrepare: return engine.prepare(action);
     case ActionKind::kWarm: return engine.warm(action);
+    case ActionKind::kClaim: return engine.claim(action);
     case ActionKind::kRestore: return engine.restore(action);
     case ActionKind::kRelease: return engine.release(action);
     case ActionKind::kCancel: return engine.cancel(action);
