@@ -67,21 +67,23 @@ void FrozenSession::thaw() const {
   std::memcpy(state_of(*memory_).data(), state_.data(), state_.size());
 }
 
-// Where nothing was written, nothing is read.
+// Where nothing was written, nothing is read. By words: tables have ids that are drawn for each, and
+// which of their bytes are zero no run can repeat.
 void damage_tables(const std::vector<int>& tables, std::uint64_t word) {
   if (tables.empty()) return;
   const int fd = tables[word % tables.size()];
-  std::vector<std::pair<off_t, std::byte>> written;
+  std::vector<std::pair<off_t, std::uint64_t>> written;
   for (const auto& [begin, end] : pieces_of(fd)) {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(end - begin));
-    if (::pread(fd, bytes.data(), bytes.size(), begin) != end - begin) return;
-    for (std::size_t i = 0; i < bytes.size(); ++i)
-      if (bytes[i] != std::byte{}) written.emplace_back(begin + static_cast<off_t>(i), bytes[i]);
+    std::vector<std::uint64_t> words(static_cast<std::size_t>(end - begin) / sizeof(std::uint64_t));
+    const auto bytes = static_cast<ssize_t>(words.size() * sizeof(std::uint64_t));
+    if (::pread(fd, words.data(), static_cast<std::size_t>(bytes), begin) != bytes) return;
+    for (std::size_t i = 0; i < words.size(); ++i)
+      if (words[i] != 0) written.emplace_back(begin + static_cast<off_t>(i * sizeof words[i]), words[i]);
   }
   if (written.empty()) return;
-  auto [at, byte] = written[mix(word) % written.size()];
-  byte ^= std::byte{1} << (word >> 32) % 8;
-  ORBITKV_CHECK(::pwrite(fd, &byte, 1, at) == 1, "a memory file can be written");
+  auto [at, bits] = written[mix(word) % written.size()];
+  bits ^= std::uint64_t{1} << (word >> 32) % 64;
+  ORBITKV_CHECK(::pwrite(fd, &bits, sizeof bits, at) == sizeof bits, "a memory file can be written");
 }
 
 // ---- blocks ----

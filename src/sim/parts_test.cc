@@ -134,17 +134,18 @@ TEST(FrozenTest, FilesAreAsTheyWereAgain) {
   EXPECT_EQ(std::string(bytes, 4), std::string(4, '\0'));
 }
 
-TEST(FrozenTest, DamageIsOneBitOfWhatWasWritten) {
+TEST(FrozenTest, DamageIsOneBitOfAWordThatWasWritten) {
+  constexpr const char* kWord = "k\0p\0memo";
   for (std::uint64_t word = 0; word < 50; ++word) {
     UniqueFd fd(::memfd_create("damaged", MFD_CLOEXEC));
     ASSERT_EQ(::ftruncate(fd.get(), 65536), 0);
-    ASSERT_EQ(::pwrite(fd.get(), "kept", 4, 8192), 4);
+    ASSERT_EQ(::pwrite(fd.get(), kWord, 8, 8192), 8);
     damage_tables({fd.get()}, word * 0x9E3779B97F4A7C15u);
-    std::array<char, 4> bytes{};
-    ASSERT_EQ(::pread(fd.get(), bytes.data(), 4, 8192), 4);
+    std::array<char, 8> bytes{};
+    ASSERT_EQ(::pread(fd.get(), bytes.data(), 8, 8192), 8);
     int flipped = 0;
-    for (std::size_t i = 0; i < 4; ++i)
-      flipped += std::popcount(static_cast<unsigned>(bytes[i] ^ "kept"[i]) & 0xFF);
+    for (std::size_t i = 0; i < 8; ++i)
+      flipped += std::popcount(static_cast<unsigned>(bytes[i] ^ kWord[i]) & 0xFF);
     EXPECT_EQ(flipped, 1);
   }
 }

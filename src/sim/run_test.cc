@@ -45,6 +45,19 @@ TEST_F(RunTest, ASeedRunsTheSameTwice) {
   EXPECT_NE(run_seed(3, {500, Plant::kNone}).digest, run_seed(4, {500, Plant::kNone}).digest);
 }
 
+// Its tables have ids that no other run draws again.
+TEST_F(RunTest, ARunWithDamagedTablesIsTheSameTwice) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    Config config = draw_config(seed);
+    config.keep.on = true;
+    config.restart = {milliseconds(1), milliseconds(2)};
+    config.weights[static_cast<std::size_t>(ActionKind::kKillManager)] = 20;
+    config.weights[static_cast<std::size_t>(ActionKind::kDamageKept)] = 60;
+    const Program program = draw_program(config, 400);
+    EXPECT_EQ(run_program(config, program, {}).digest, run_program(config, program, {}).digest) << seed;
+  }
+}
+
 TEST_F(RunTest, ASubsetOfAProgramIsAProgram) {
   const Config config = draw_config(11);
   Program program = draw_program(config, 400);
