@@ -205,7 +205,10 @@ struct OperationStatus {
   bool done = false;
   bool success = false;      // done: every byte copied and verified, or nothing was to do
   std::uint32_t blocks = 0;  // done: copied by this operation
-  std::string message;       // done and not success: why
+  std::string message;       // done and not success, or blocks were dropped: why
+  // Of a save that is a success. blocks + resident + dropped are those that were asked for.
+  std::uint32_t resident = 0;  // not copied: they are there, or another publisher saves them
+  std::uint32_t dropped = 0;   // not copied: they found no memory; save them again if they count
 };
 
 // Host observations, nanoseconds since the call; only with Options::trace_file.

@@ -510,9 +510,12 @@ typedef struct orbitkv_operation_status {
   bool done;
   bool success;       // done: every byte copied and verified, or nothing was to do
   uint32_t blocks;    // done: copied by this operation
-  char message[512];  // done and no success: why; cut if too long
+  char message[512];  // done, and no success or blocks dropped: why; cut if too long
+  // Of a save that is a success. blocks + resident + dropped are those that were asked for.
+  uint32_t resident;  // not copied: they are there, or another publisher saves them
+  uint32_t dropped;   // not copied: they found no memory; save them again if they count
 } orbitkv_operation_status;
-#define ORBITKV_OPERATION_STATUS_INIT {sizeof(orbitkv_operation_status), false, false, 0, ""}
+#define ORBITKV_OPERATION_STATUS_INIT {sizeof(orbitkv_operation_status), false, false, 0, "", 0, 0}
 
 // OK: *out is filled; how the operation went stands in it. An operation that is unknown or
 // was dropped is done and no success.

@@ -186,7 +186,7 @@ nb::tuple report(Client& self, std::uint64_t handle) {
 }
 
 nb::tuple to_tuple(const client::OperationStatus& s) {
-  return nb::make_tuple(s.done, s.success, s.blocks, s.message);
+  return nb::make_tuple(s.done, s.success, s.blocks, s.message, s.resident, s.dropped);
 }
 
 nb::tuple wait(Client& self, std::uint64_t handle, std::uint32_t timeout_ms) {

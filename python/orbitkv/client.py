@@ -383,12 +383,12 @@ class CacheManagerClient:
         return SaveHandle(handle)
 
     def poll_save(self, handle: SaveHandle) -> SaveStatus:
-        """`blocks` counts what was copied; what the Manager had already is not."""
-        return self._status(SaveStatus, handle, self._core.poll(handle.value))
+        """Of the blocks that were given: how many were copied, were there, or found no memory."""
+        return self._saved(handle, self._core.poll(handle.value))
 
     def wait_save(self, handle: SaveHandle, timeout: float | None = None) -> SaveStatus:
         """timeout in seconds, None: the client's. Not done after it: still lent."""
-        return self._status(SaveStatus, handle, self._core.wait(handle.value, self._milliseconds(timeout)))
+        return self._saved(handle, self._core.wait(handle.value, self._milliseconds(timeout)))
 
     # ---- restore ----
 
@@ -431,10 +431,10 @@ class CacheManagerClient:
         self._core.wait_enqueued(handle.value, self._milliseconds(timeout))
 
     def poll_restore(self, handle: RestoreHandle) -> RestoreStatus:
-        return self._status(RestoreStatus, handle, self._core.poll(handle.value))
+        return self._restored(handle, self._core.poll(handle.value))
 
     def wait_restore(self, handle: RestoreHandle, timeout: float | None = None) -> RestoreStatus:
-        return self._status(RestoreStatus, handle, self._core.wait(handle.value, self._milliseconds(timeout)))
+        return self._restored(handle, self._core.wait(handle.value, self._milliseconds(timeout)))
 
     def forget(self, handle: SaveHandle | RestoreHandle) -> None:
         """Drops the result of an operation; an open one goes on."""
@@ -488,11 +488,17 @@ class CacheManagerClient:
     def _milliseconds(self, timeout: float | None) -> int:
         return self._timeout_ms if timeout is None else milliseconds("timeout", timeout)
 
-    def _status(self, kind: Any, handle: SaveHandle | RestoreHandle, core: tuple[bool, bool, int, str]) -> Any:
-        done, success, blocks, message = core
+    def _saved(self, handle: SaveHandle, core: tuple[bool, bool, int, str, int, int]) -> SaveStatus:
+        done, success, blocks, message, resident, dropped = core
         if done:
             self._lent.pop(handle.value, None)
-        return kind(done, success, message, blocks)
+        return SaveStatus(done, success, message, blocks, resident, dropped)
+
+    def _restored(self, handle: RestoreHandle, core: tuple[bool, bool, int, str, int, int]) -> RestoreStatus:
+        done, success, blocks, message, _, _ = core
+        if done:
+            self._lent.pop(handle.value, None)
+        return RestoreStatus(done, success, message, blocks)
 
     def _keep(self, handle: int, objects: list[Any]) -> None:
         """Whoever never asks how operations ended keeps those of a few, not of all."""

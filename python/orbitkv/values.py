@@ -163,8 +163,14 @@ class _Status:
     blocks: int = 0
 
 
+@dataclass(frozen=True)
 class SaveStatus(_Status):
-    """Of a save."""
+    """Of a save. Of one that is done and a success, the blocks that were given are these: `blocks`
+    were copied, `resident` are there already or another publisher saves them, `dropped` found no
+    memory - message says why; save them again if they count."""
+
+    resident: int = 0
+    dropped: int = 0
 
 
 class RestoreStatus(_Status):

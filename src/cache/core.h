@@ -60,6 +60,12 @@ class Ports {
   // Drained → Reaped, or Preparing → Reaped where there was nothing to copy. Frees the
   // operation's part of the plan bank.
   virtual void reap(const OperationKey& op) = 0;
+  // Of a save that is prepared: what it left out; before grant() or reap().
+  struct Dropped {
+    std::uint32_t blocks = 0;  // that found no memory
+    bool being_made = false;   // there is none yet
+  };
+  virtual void drop(const OperationKey&, const Dropped&) {}
 };
 
 inline constexpr std::uint64_t kPoolsInQueryBudget = 4;

@@ -30,6 +30,59 @@ TEST(CorePublish, GrantSealsAndBecomesVisible) {
   EXPECT_EQ(w.core->stats().operations, 0u);
 }
 
+// A Manager that has just started: whoever saves at once must not lose it.
+TEST(CorePublish, WaitsForThePoolsFirstMemory) {
+  WorldOptions options;
+  options.being_made = true;
+  World w(options);
+  Engine e(w);
+  const OperationKey op = w.next_op(e.worker);
+  const auto answer = w.publish(op, e.registration, hashes(0, 3));
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(answer->waiting, 3u);
+  EXPECT_EQ(answer->accepted + answer->dropped, 0u);
+  w.core->tick(w.now);
+  EXPECT_FALSE(w.ports.granted.contains(op) || w.ports.reaped.contains(op));
+  w.have_memory();
+  w.core->tick(w.now);
+  ASSERT_TRUE(w.ports.granted.contains(op));
+  EXPECT_EQ(w.ports.dropped.at(op).blocks, 0u);
+  w.commit(op);
+  EXPECT_EQ(w.discover(e.scheduler, hashes(0, 3)), 3u);
+  EXPECT_EQ(w.core->stats().dropped, 0u);
+}
+
+TEST(CorePublish, WhatWaitsForMemoryTooLongIsDroppedAndTold) {
+  WorldOptions options;
+  options.being_made = true;
+  World w(options);
+  Engine e(w);
+  const OperationKey op = w.next_op(e.worker);
+  ASSERT_TRUE(w.publish(op, e.registration, hashes(0, 3)).ok());
+  w.now = w.now + CoreConfig().publish_wait;
+  w.core->tick(w.now);
+  EXPECT_TRUE(w.ports.reaped.contains(op));
+  EXPECT_EQ(w.ports.dropped.at(op).blocks, 3u);
+  EXPECT_TRUE(w.ports.dropped.at(op).being_made);
+  EXPECT_EQ(w.core->stats().operations, 0u);
+}
+
+TEST(CorePublish, ASaveIsToldHowManyBlocksFoundNoRoom) {
+  WorldOptions options;
+  options.pool = kMiB;
+  World w(options);
+  Engine e(w);
+  const auto fit = static_cast<std::uint32_t>(kMiB.value / slot_bytes().value);
+  const OperationKey op = w.next_op(e.worker), next = w.next_op(e.worker);
+  ASSERT_TRUE(w.publish(op, e.registration, hashes(0, fit + 2)).ok());
+  EXPECT_EQ(w.ports.granted.at(op).entries.size(), fit);
+  EXPECT_EQ(w.ports.dropped.at(op).blocks, 2u);
+  EXPECT_FALSE(w.ports.dropped.at(op).being_made);
+  ASSERT_TRUE(w.publish(next, e.registration, hashes(1000, 1)).ok());
+  EXPECT_TRUE(w.ports.reaped.contains(next));
+  EXPECT_EQ(w.ports.dropped.at(next).blocks, 1u);
+}
+
 TEST(CorePublish, SeedBindsKeyShardAndRevision) {
   World w;
   Engine e(w);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <cstring>
 #include <map>
@@ -25,6 +26,7 @@ class ScriptedPorts : public Ports {
   std::set<OperationKey> claimed;               // of those
   std::map<OperationKey, Code> failed, revoked;
   std::set<OperationKey> reaped;
+  std::map<OperationKey, Dropped> dropped;
 
   Grant grant(const OperationKey& op, const model::Plan& plan) override {
     if (in_bank(op.session) >= bank_plans) return Grant::kBankFull;
@@ -46,6 +48,10 @@ class ScriptedPorts : public Ports {
     granted.erase(op);
     claimed.erase(op);
     EXPECT_TRUE(reaped.insert(op).second) << "reaped twice";
+  }
+  void drop(const OperationKey& op, const Dropped& what) override {
+    EXPECT_FALSE(granted.contains(op) || reaped.contains(op)) << "too late for the client";
+    dropped[op] = what;
   }
   std::uint32_t in_bank(SessionId session) const {
     std::uint32_t n = 0;
@@ -112,7 +118,8 @@ struct WorldOptions {
   CoreConfig core;
   Tier* tier = nullptr;
   std::optional<mem::Topology> topology = {};
-  bool kept = false;  // written to a table for the next life
+  bool kept = false;        // written to a table for the next life
+  bool being_made = false;  // the pool's memory, until have_memory()
 };
 
 class World {
@@ -122,12 +129,12 @@ class World {
     mem::PoolConfig config;
     config.bytes = options.pool;
     config.huge_pages = mem::HugePages::kOff;
-    config.prefault = false;
+    config.prefault = options.being_made;
     config.topology = options.topology;
     auto made = mem::Pool::create(config);
     EXPECT_TRUE(made.ok()) << made.error().to_string();
     pool = std::move(made).value();
-    pool->collect_offered();
+    if (!options.being_made) pool->collect_offered();
     CoreConfig config_of_core = options.core;
     if (options.kept) {
       const std::uint32_t blocks = options.core.max_blocks;
@@ -141,6 +148,13 @@ class World {
     core = std::make_unique<Core>(config_of_core, *pool, ports, options.tier);
   }
 
+  void have_memory() const {
+    while (pool->building()) {
+      pollfd ready{pool->ready_fd(), POLLIN, 0};
+      ASSERT_EQ(::poll(&ready, 1, 30'000), 1);
+      pool->collect_offered();
+    }
+  }
   SessionId open() {
     const SessionId s(next_session_++);
     core->open_session(s, now);

@@ -131,6 +131,8 @@ class Images {
   SlotWords words(const ImageSlot& slot) const;
   BlockKey key(RecordId record) const;
   SlabId slab_name(SlabSlot slot) const { return pool_.slab(slot).id; }
+  // There is none to lend yet, and some is being made.
+  bool memory_coming() const { return pool_.building() && pool_.capacity().value == 0; }
   std::uint16_t shards(RecordId record) const { return table_.hot(record).shards; }
   ByteCount bytes(RecordId record) const;  // of all slots of a sealed or dropped image
 

@@ -50,6 +50,7 @@ struct Operation {
   TimePoint deadline;                     // end of waiting for other publishers, or for the tier
   OperationIndex blocker = kNoOperation;  // save, waiting: whom for,
   RecordId blocking_load = kNoRecord;     // or the load of which image
+  bool for_memory = false;                // or the pool's first memory
   bool awaited = false;                   // save: somebody waits for this one
   ChargeIndex charge = kNoCharge;         // restore: of its lease, held
   mem::Reservation metadata;

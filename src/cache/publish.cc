@@ -106,8 +106,10 @@ PublishAnswer Publisher::advance(OperationIndex index, TimePoint now) {
   Operation& op = p_.operations.at(index);
   Blocker blocker;
   PublishAnswer answer = classify(op, blocker);
+  if (!blocker) blocker.memory = answer.accepted > 0 && p_.images.memory_coming();
   if (blocker && now < op.deadline) {
     wait_for(index, blocker);
+    if (blocker.memory) answer.waiting += std::exchange(answer.accepted, 0);
     return answer;
   }
   stats_.filtered += answer.resident + answer.waiting;
@@ -115,6 +117,7 @@ PublishAnswer Publisher::advance(OperationIndex index, TimePoint now) {
   std::erase(waiting_, index);
   op.blocker = kNoOperation;
   op.blocking_load = kNoRecord;
+  op.for_memory = false;
   if (op.slots.empty()) {
     step(op.publish, PublishEvent::kNothing);
     p_.ports.reap(op.key);
@@ -135,6 +138,7 @@ void Publisher::wait_for(OperationIndex index, const Blocker& blocker) {
   step(op.publish, PublishEvent::kWait);
   op.blocker = blocker.operation;
   op.blocking_load = blocker.load;
+  op.for_memory = blocker.memory;
   if (blocker.operation != kNoOperation) p_.operations.at(blocker.operation).awaited = true;
 }
 
@@ -169,6 +173,7 @@ void Publisher::lend_wanted(OperationIndex index, PublishAnswer& answer) {
   }
   op.blocks.resize(kept);
   op.lent = static_cast<std::uint32_t>(kept);
+  p_.ports.drop(op.key, {static_cast<std::uint32_t>(wanted - kept), p_.images.memory_coming()});
   std::vector<BlockHash>().swap(op.hashes);
 }
 
@@ -290,7 +295,8 @@ void Publisher::tick(TimePoint now) {
   const std::vector<OperationIndex> waiting = waiting_;
   for (const OperationIndex w : waiting) {
     const Operation& op = p_.operations.at(w);
-    if (!op.open || op.publish != PublishState::kWaiting || op.deadline > now) continue;
+    if (!op.open || op.publish != PublishState::kWaiting) continue;
+    if (op.deadline > now && !(op.for_memory && !p_.images.memory_coming())) continue;
     look_up(op);
     advance(w, now);
   }

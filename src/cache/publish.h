@@ -1,5 +1,5 @@
-// Publishes: filter what is there, wait for other publishers of the same block and for
-// the tier where it loads one, lend slots, commit or return them by receipt. Owned by the core;
+// Publishes: filter what is there, wait for other publishers of the same block, for the tier where
+// it loads one and at the start for memory, lend slots, commit or return them by receipt. Owned by the core;
 // single-threaded. While it waits an operation holds nothing; lent slots never come back on a timer.
 #pragma once
 
@@ -51,7 +51,8 @@ class Publisher final : public Publishing {
   // A load of the image that some wait for has ended: it is there, or theirs to write. The
   // record may be gone.
   void wake(RecordId record, TimePoint now);
-  // Those that have waited long enough go on without the blocks of others.
+  // Those that have waited long enough go on without the blocks of others; those that waited for
+  // memory when there is some.
   void tick(TimePoint now);
 
   bool saved_by_others(RecordId record, const InstanceId& instance, TimePoint now) const override;
@@ -62,11 +63,12 @@ class Publisher final : public Publishing {
   Status check(const PublishInput& in, const Registration& registration) const;
   std::uint32_t take_list(Operation& op, const PublishInput& in);
   PublishAnswer advance(OperationIndex index, TimePoint now);
-  // Whom an operation waits for: another one, or the load of an image.
+  // Whom an operation waits for: another one, the load of an image, or the first memory.
   struct Blocker {
     OperationIndex operation = kNoOperation;
     RecordId load = kNoRecord;
-    explicit operator bool() const { return operation != kNoOperation || load != kNoRecord; }
+    bool memory = false;
+    explicit operator bool() const { return operation != kNoOperation || load != kNoRecord || memory; }
   };
   PublishAnswer classify(const Operation& op, Blocker& blocker) const;
   void lend_wanted(OperationIndex index, PublishAnswer& answer);

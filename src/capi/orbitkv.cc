@@ -35,6 +35,8 @@ Outcome write_status(const orbitkv::client::OperationStatus& status, orbitkv_ope
   value.done = status.done;
   value.success = status.success;
   value.blocks = status.blocks;
+  value.resident = status.resident;
+  value.dropped = status.dropped;
   orbitkv::capi::copy_text(status.message, value.message);
   orbitkv::capi::write_sized(value, out);
   return {};

@@ -54,6 +54,7 @@ TEST(Sized, VersionOneLaysItsStructsOutLikeThis) {
   EXPECT_EQ(offsetof(orbitkv_layer_event, event), 16u);
   EXPECT_EQ(offsetof(orbitkv_restore, layer_event_count), 40u);
   EXPECT_EQ(offsetof(orbitkv_operation_status, message), 16u);
+  EXPECT_EQ(offsetof(orbitkv_operation_status, resident), 16u + 512u);
   EXPECT_EQ(offsetof(orbitkv_operation_report, method), 72u);
   // The first version's sizes, which the library accepts for ever.
   EXPECT_EQ(Sized<orbitkv_options>::kFirst, 64u);

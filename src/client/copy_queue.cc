@@ -23,6 +23,9 @@ TransferOutcome sum_of(const Transfer& transfer) {
   for (const Part& part : transfer.parts) {
     sum.success &= part.outcome.success;
     sum.blocks += part.outcome.blocks;
+    sum.resident += part.outcome.resident;
+    sum.dropped += part.outcome.dropped;
+    sum.being_made |= part.outcome.being_made;
     if (sum.message.empty()) sum.message = part.outcome.message;
   }
   return sum;

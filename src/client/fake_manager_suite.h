@@ -111,6 +111,14 @@ class FakeManager {
     channel_->exchange(ref.record, {ref.operation, shm::RecordState::kPreparing},
                        {ref.operation, shm::RecordState::kGranted});
   }
+  // A save with nothing to copy.
+  void reap(RecordRef ref, std::uint32_t dropped) {
+    channel_->write_grant(ref.record, {0, 0, 0, 0, dropped});
+    channel_->exchange(ref.record, {ref.operation, shm::RecordState::kReserved},
+                       {ref.operation, shm::RecordState::kPreparing});
+    channel_->exchange(ref.record, {ref.operation, shm::RecordState::kPreparing},
+                       {ref.operation, shm::RecordState::kReaped});
+  }
   shm::RecordState state(RecordRef ref) const { return shm::unpack(channel_->load_word(ref.record))->state; }
 
  private:

@@ -23,6 +23,13 @@ void end(Part& part, TransferOutcome outcome) {
 // Of small parts the memory is kept.
 constexpr std::size_t kSpareSlots = 256;
 
+// Of what was asked, so many blocks were copied; a Manager may say anything.
+TransferOutcome saved(const Part& part, std::uint32_t copied) {
+  const std::uint32_t rest = static_cast<std::uint32_t>(part.blocks.size()) - copied;
+  const std::uint32_t dropped = std::min(part.fields.dropped, rest);
+  return {true, copied, {}, rest - dropped, dropped, dropped > 0 && part.fields.being_made};
+}
+
 bool in_bank(std::uint32_t offset, std::uint32_t bytes) {
   return offset <= limits::kPlanBankBytes && bytes <= limits::kPlanBankBytes - offset;
 }
@@ -39,7 +46,10 @@ void GrantRunner::look(Attachment& link, Part& part) {
     case RecordState::kPreparing:
       if (link.lost()) end(part, {false, 0, kGone});
       return;
-    case RecordState::kReaped: link.retire(part.ref); return end(part, {});
+    case RecordState::kReaped:
+      part.fields = link.channel().read_grant(part.ref.record);
+      link.retire(part.ref);
+      return end(part, part.kind == model::PlanKind::kSave ? saved(part, 0) : TransferOutcome{});
     case RecordState::kFailed:
     case RecordState::kRevoked: {
       const auto failure = link.channel().read_failure(part.ref.record);
@@ -199,7 +209,7 @@ TransferOutcome GrantRunner::encode_result(const Part& part, const Status& copie
     for (const auto& slot : part.slots) result.digests.push_back(slot.digest);
     if (fault_hit(FaultPoint::kClientDigest)) result.digests[result.digests.size() / 2] ^= 1;
     wire::encode(result, bytes_);
-    return {true, count, {}};
+    return saved(part, count);
   }
   wire::RestoreResult result{part.ref.operation, count, {}};
   std::size_t wrong = 0;

@@ -97,6 +97,29 @@ TEST_F(Grant, SavesAndRestoresWhatItNames) {
   }
 }
 
+TEST_F(Grant, WhatASaveDidNotCopyWasThereOrWasDropped) {
+  const auto asked = static_cast<std::uint32_t>(part.blocks.size());
+  wire::Buffer frame;
+  wire::encode(plan_of(model::PlanKind::kSave), frame);
+  const shm::GrantFields fields{0, static_cast<std::uint32_t>(frame.size()), 64 * 1024, 64 * 1024, 1, true};
+  manager.grant(part.ref, plan_of(model::PlanKind::kSave), fields);
+  auto outcome = step();
+  ASSERT_TRUE(outcome && outcome->success) << outcome->message;
+  ASSERT_GT(asked, 3u);
+  EXPECT_EQ(outcome->blocks, 3u);
+  EXPECT_EQ(outcome->dropped, 1u);
+  EXPECT_TRUE(outcome->being_made);
+  EXPECT_EQ(outcome->resident, asked - 4);
+
+  // Nothing to copy, and more dropped than were asked for: what no honest Manager says.
+  part.ref = link->reserve(1)->front();
+  manager.reap(part.ref, 1000);
+  outcome = step();
+  ASSERT_TRUE(outcome && outcome->success);
+  EXPECT_EQ(outcome->blocks + outcome->resident, 0u);
+  EXPECT_EQ(outcome->dropped, asked);
+}
+
 TEST_F(Grant, AWrongImageIsNamedInTheReceipt) {
   auto plan = plan_of(model::PlanKind::kSave);
   manager.grant(part.ref, plan);

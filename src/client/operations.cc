@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/text.h"
 #include "rt/spin.h"
 
 namespace orbitkv::client {
@@ -65,6 +66,9 @@ void OperationTable::finish(OperationHandle handle, const TransferOutcome& outco
   ORBITKV_CHECK(it != states_.end() && it->second.left > 0, "a transfer ended twice");
   State& state = it->second;
   state.blocks += outcome.blocks;
+  state.resident += outcome.resident;
+  state.left_out += outcome.dropped;
+  state.being_made |= outcome.being_made;
   state.success &= outcome.success;
   if (state.message.empty()) state.message = outcome.message;
   if (report) merge(state.report, *report);
@@ -122,7 +126,13 @@ OperationStatus OperationTable::status_of(OperationHandle handle) const {
     return {true, false, 0, "unknown operation handle: it was dropped or never issued"};
   const State& state = it->second;
   if (state.left > 0) return {};
-  return {true, state.success, state.blocks, state.message};
+  OperationStatus status{true, state.success, state.blocks, state.message, state.resident, state.left_out};
+  if (status.dropped > 0 && status.message.empty())
+    status.message = format_text(
+        "%u of %u blocks were dropped: %s", status.dropped, status.blocks + status.resident + status.dropped,
+        state.being_made ? "the Manager's memory was still being made"
+                         : "the Manager's pool has no room that may be evicted (orbitkv status)");
+  return status;
 }
 
 OperationStatus OperationTable::poll(OperationHandle handle) {

@@ -24,6 +24,9 @@ struct TransferOutcome {
   bool success = true;
   std::uint32_t blocks = 0;
   std::string message;
+  // Of a save that is a success: what it did not copy, because it was there or found no memory.
+  std::uint32_t resident = 0, dropped = 0;
+  bool being_made = false;  // there was no memory yet
 };
 
 // Brings operations nearer to their end from a thread that waits for one. Never blocks.
@@ -61,9 +64,10 @@ class OperationTable {
   struct State {
     std::uint32_t left = 0;          // transfers that have not ended
     std::uint32_t not_enqueued = 0;  // transfers
-    std::uint32_t blocks = 0;
+    std::uint32_t blocks = 0, resident = 0, left_out = 0;
     bool success = true;
     bool dropped = false;
+    bool being_made = false;  // memory, when blocks were left out
     std::string message;
     Helper* helper = nullptr;
     std::optional<OperationReport> report;

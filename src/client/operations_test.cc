@@ -46,6 +46,23 @@ TEST(OperationTable, OneFailedTransferFailsTheWholeAndTheFirstTextStays) {
   EXPECT_EQ(status.message, "first");
 }
 
+TEST(OperationTable, BlocksThatFoundNoMemoryAreCountedAndSaid) {
+  OperationTable table;
+  const auto full = table.open(2), early = table.open(1), none = table.open(1);
+  table.finish(full, {true, 4, {}, 1, 2});
+  table.finish(full, {true, 0, {}, 3, 1});
+  const auto status = table.poll(full);
+  EXPECT_TRUE(status.success);
+  EXPECT_EQ(status.blocks, 4u);
+  EXPECT_EQ(status.resident, 4u);
+  EXPECT_EQ(status.dropped, 3u);
+  EXPECT_NE(status.message.find("3 of 11 blocks were dropped"), std::string::npos) << status.message;
+  table.finish(early, {true, 0, {}, 0, 5, true});
+  EXPECT_NE(table.poll(early).message.find("being made"), std::string::npos);
+  table.finish(none, {true, 2, {}, 3, 0});
+  EXPECT_EQ(table.poll(none).message, "");
+}
+
 TEST(OperationTable, CompletionsAreTakenOnce) {
   OperationTable table;
   const auto one = table.open(1), nothing = table.open(0);

@@ -174,4 +174,8 @@ void Host::reap(const cache::OperationKey& op) {
   session(op.session).channel().ring_client();
 }
 
+void Host::drop(const cache::OperationKey& op, const Dropped& dropped) {
+  session(op.session).drop(op, dropped);
+}
+
 }  // namespace orbitkv::daemon

@@ -98,6 +98,7 @@ class Host final : private cache::Ports {
   Revoke revoke(const cache::OperationKey& op, const Error& why) override;
   void fail(const cache::OperationKey& op, const Error& why) override;
   void reap(const cache::OperationKey& op) override;
+  void drop(const cache::OperationKey& op, const Dropped& dropped) override;
 
   void on_register(Session& session, std::span<const std::byte> frame, TimePoint now);
   void on_unregister(Session& session, std::span<const std::byte> frame, TimePoint now);

@@ -28,7 +28,7 @@ Status Session::begin(RecordIndex record, OperationId operation) {
   const RecordWord reserved{operation, RecordState::kReserved};
   if (parts_.channel.exchange(record, reserved, {operation, RecordState::kPreparing}))
     return reject("the grant record does not hold the operation that the command names");
-  shadow = Shadow{operation, RecordState::kPreparing, model::PlanKind::kSave, 0, {}, {}};
+  shadow = Shadow{operation, RecordState::kPreparing, model::PlanKind::kSave, 0, {}, {}, {}};
   ++open_;
   return ok_status();
 }
@@ -87,7 +87,8 @@ cache::Ports::Grant Session::grant(const cache::OperationKey& op, const model::P
   scratch_.clear();
   wire::encode(plan, scratch_);
   parts_.channel.write_bank(shadow.plan.offset, scratch_);
-  parts_.channel.write_grant(op.record, {shadow.plan.offset, plan_bytes, shadow.result.offset, result_bytes});
+  parts_.channel.write_grant(op.record, {shadow.plan.offset, plan_bytes, shadow.result.offset, result_bytes,
+                                         shadow.dropped.blocks, shadow.dropped.being_made});
   fault_hit(FaultPoint::kManagerBeforeGrant);
   move(op.record, shadow, RecordState::kGranted);
   return cache::Ports::Grant::kGranted;
@@ -117,7 +118,13 @@ void Session::fail(const cache::OperationKey& op, const Error& why) {
 void Session::reap(const cache::OperationKey& op) {
   Shadow& shadow = shadow_of(op);
   fault_hit(FaultPoint::kManagerBeforeReap);
+  if (shadow.state == RecordState::kPreparing)
+    parts_.channel.write_grant(op.record, {0, 0, 0, 0, shadow.dropped.blocks, shadow.dropped.being_made});
   end(op.record, shadow, RecordState::kReaped);
+}
+
+void Session::drop(const cache::OperationKey& op, const cache::Ports::Dropped& dropped) {
+  shadow_of(op).dropped = dropped;
 }
 
 void Session::follow(bool all, std::vector<Receipt>& receipts) {

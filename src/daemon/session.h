@@ -53,6 +53,7 @@ class Session {
   cache::Ports::Revoke revoke(const cache::OperationKey& op, const Error& why);
   void fail(const cache::OperationKey& op, const Error& why);
   void reap(const cache::OperationKey& op);
+  void drop(const cache::OperationKey& op, const cache::Ports::Dropped& dropped);
   bool preparing(RecordIndex record, OperationId operation) const;
 
   // A receipt of the client, copied and decoded.
@@ -87,6 +88,7 @@ class Session {
     model::PlanKind kind = model::PlanKind::kSave;
     std::uint32_t entries = 0;
     PlanBank::Range plan, result;
+    cache::Ports::Dropped dropped;
   };
   Shadow& shadow_of(const cache::OperationKey& op);
   void move(RecordIndex record, Shadow& shadow, shm::RecordState to);

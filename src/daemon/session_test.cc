@@ -119,6 +119,26 @@ TEST_F(SessionTest, AGrantIsWhatTheClientReads) {
   EXPECT_GE(grant.result_bytes, wire::result_frame_bytes(model::PlanKind::kSave, 40));
 }
 
+TEST_F(SessionTest, WhatASaveLeftOutIsToldWithItsGrantAndWithoutOne) {
+  reserve(1);
+  ASSERT_TRUE(session->begin(kRecord, OperationId(1)).ok());
+  session->drop(key(1), {7, true});
+  ASSERT_EQ(session->grant(key(1), plan_of(1, 3)), Grant::kGranted);
+  EXPECT_EQ(client->read_grant(kRecord).dropped, 7u);
+  EXPECT_TRUE(client->read_grant(kRecord).being_made);
+  EXPECT_EQ(session->revoke(key(1), busy("no")), Revoke::kRevoked);
+  // Nothing of it is left for the next one.
+  reserve(2);
+  ASSERT_TRUE(session->begin(kRecord, OperationId(2)).ok());
+  session->reap(key(2));
+  EXPECT_EQ(client->read_grant(kRecord), shm::GrantFields());
+  reserve(3);
+  ASSERT_TRUE(session->begin(kRecord, OperationId(3)).ok());
+  session->drop(key(3), {9, false});
+  session->reap(key(3));
+  EXPECT_EQ(client->read_grant(kRecord).dropped, 9u);
+}
+
 TEST_F(SessionTest, AReceiptEndsAClaimOnce) {
   granted(1);
   EXPECT_TRUE(follow().empty());

@@ -186,6 +186,8 @@ void ManagerChannel::write_grant(RecordIndex record, const GrantFields& fields) 
   line.plan_bytes = fields.plan_bytes;
   line.result_offset = fields.result_offset;
   line.result_bytes = fields.result_bytes;
+  line.dropped = fields.dropped;
+  line.being_made = fields.being_made ? 1 : 0;
   store_shared(&memory_.record(record).manager, line);
 }
 
@@ -285,7 +287,8 @@ std::optional<std::uint64_t> ClientChannel::exchange(RecordIndex record, RecordW
 
 GrantFields ClientChannel::read_grant(RecordIndex record) const {
   const auto line = load_shared<ManagerLines>(&memory_.record(record).manager);
-  return {line.plan_offset, line.plan_bytes, line.result_offset, line.result_bytes};
+  return {line.plan_offset,  line.plan_bytes, line.result_offset,
+          line.result_bytes, line.dropped,    line.being_made != 0};
 }
 
 ClientChannel::Failure ClientChannel::read_failure(RecordIndex record) const {

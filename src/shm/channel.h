@@ -34,6 +34,10 @@ PassedEdges& passed_edges();
 // Where a grant lies in the plan bank, as the Manager wrote it.
 struct GrantFields {
   std::uint32_t plan_offset = 0, plan_bytes = 0, result_offset = 0, result_bytes = 0;
+  // What a save left out: blocks that found no memory, perhaps because there was none yet. Also of
+  // one without anything to copy, which has no grant.
+  std::uint32_t dropped = 0;
+  bool being_made = false;
   friend bool operator==(const GrantFields&, const GrantFields&) = default;
 };
 

@@ -23,7 +23,7 @@ namespace orbitkv::shm {
 
 // ---- layout (320 bytes a record: five cache lines) ----
 
-// The Manager's lines, valid from Granted / Failed / Revoked.
+// The Manager's lines, valid from Granted / Reaped / Failed / Revoked.
 struct alignas(64) ManagerLines {
   std::uint32_t plan_offset = 0;  // in the plan bank
   std::uint32_t plan_bytes = 0;
@@ -32,7 +32,9 @@ struct alignas(64) ManagerLines {
   std::uint16_t code = 0;  // orbitkv::Code
   std::uint16_t text_bytes = 0;
   char text[limits::kErrorTextBytes] = {};
-  std::uint8_t pad[20] = {};
+  std::uint32_t dropped = 0;    // of a save: blocks that found no memory
+  std::uint8_t being_made = 0;  // of those: 1 if there was none yet
+  std::uint8_t pad[15] = {};
 };
 // The client's lines, valid from Drained.
 struct alignas(64) ClientLines {

@@ -307,6 +307,43 @@ def test_registered_memory_outlives_the_callers_names(real):
         assert alive() is None
 
 
+def test_a_save_says_what_was_stored_was_there_and_was_dropped():
+    with ManagerProcess(pool="1MiB") as manager, CacheManagerClient(manager.socket, os.urandom(16)) as client:
+        registration = register(client, pages(1))
+        keys = [key(number) for number in range(BLOCKS)]
+        first = client.wait_save(client.save(registration, [(0, range(8), keys[:8])]), 10)
+        assert (first.success, first.blocks, first.resident, first.dropped) == (True, 8, 0, 0)
+        visible(client, keys[:8])
+        second = client.wait_save(client.save(registration, [(0, range(BLOCKS), keys)]), 10)
+        assert (second.blocks, second.resident, second.dropped, second.message) == (8, 8, 0, "")
+        visible(client, keys)
+        held = client.query_prefetch(client.instance_id, keys, "held")
+        assert held.hit_blocks == BLOCKS
+        room = 1024 * 1024 // (LAYERS * PAGE)
+        dropped = 0
+        for start in range(100, 100 + 10 * BLOCKS, BLOCKS):
+            more = [key(start + number) for number in range(BLOCKS)]
+            status = client.wait_save(client.save(registration, [(0, range(BLOCKS), more)]), 10)
+            assert status.success and status.blocks + status.resident + status.dropped == BLOCKS
+            visible(client, more[: status.blocks])
+            client.query_prefetch(client.instance_id, more[: status.blocks], f"held {start}")
+            dropped += status.dropped
+            if status.dropped:
+                assert f"{status.dropped} of {BLOCKS} blocks were dropped: the Manager's pool" in status.message
+        assert dropped >= 11 * BLOCKS - room
+
+
+def test_a_save_right_after_the_start_is_kept():
+    with ManagerProcess(pool="512MiB", extra=["--publish-wait", "30000"]) as manager:
+        manager.kill()
+        manager.start(ready=False)
+        with CacheManagerClient(manager.socket, os.urandom(16)) as client:
+            client.wait_connected(20)
+            registration = register(client, pages(1))
+            status = client.wait_save(client.save(registration, [(0, range(4), [key(n) for n in range(4)])]), 40)
+            assert (status.done, status.success, status.blocks, status.dropped) == (True, True, 4, 0)
+
+
 def test_streams_of_cpu_pages_are_ignored(real):
     with CacheManagerClient(real.socket, os.urandom(16)) as client:
         registration = register(client, pages(1))
