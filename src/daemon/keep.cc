@@ -171,16 +171,20 @@ void Keep::adopt(cache::Core& core, const NameProcess& name) {
   table_->set_complete();
   if (pool_) fault_hit(FaultPoint::kManagerAdopted);
   table_stored_ = put(table_name(), table_->memory());
-  // The store may lose or delay what it is told: no life after this one may go on with what
-  // stood there before this one lends.
+  if (!pool_) return;
+  say_adopted();
+  pool_.reset();
+}
+
+// The store may lose or delay what it is told: no life after this one may go on with what stood there
+// before this one lends.
+void Keep::ready() {
   for (mem::KeptTable& old : superseded_) old.set_superseded();
   superseded_.clear();
   for (const auto& [number, fd] : tables_) forget(name_of(kTable, number));
   tables_.clear();
-  if (!pool_) return;
-  say_adopted();
-  pool_.reset();
   tick();
+  store_->ready();
 }
 
 void Keep::say_adopted() const {
@@ -215,6 +219,7 @@ bool Keep::put(const std::string& name, const UniqueFd& fd) {
 
 bool Keep::offer(const mem::SlabInfo& slab, const UniqueFd& memory) {
   if (stored_.contains(slab.id)) return true;  // of an earlier life
+  offered_ = true;
   if (!put(name_of(kSlab, slab.id.value), memory)) return false;
   stored_.insert(slab.id);
   table_->put_slab(slab.slot, {slab.id, slab.bytes, slab.huge, slab.node, mem::KeptSlabState::kLive});
@@ -254,6 +259,8 @@ void Keep::poll() {
   for (const std::string& name : store_->refused()) {
     ++not_kept_;
     if (name == table_name()) table_stored_ = false;
+    std::vector<std::uint64_t> slab;
+    if (parse(name, kSlab, slab, 1)) stored_.erase(SlabId(static_cast<std::uint32_t>(slab[0])));
     if (!std::exchange(said_not_kept_, true))
       ORBITKV_WARN("not all will outlive this process: the %s is full, and did not take %s", store_->kind(),
                    name.c_str());
@@ -282,10 +289,15 @@ void Keep::store_table_again() {
   table_stored_ = store_->put(table_name(), table_->memory()).ok();
 }
 
+// The table, and a slab that it speaks of, if there is one.
+bool Keep::all_stored() const {
+  return table_stored_ && (!offered_ || !stored_.empty());
+}
+
 Status Keep::may_succeed() const {
   if (!store_->alive())
     return busy(format_text("the %s is gone: nothing is kept, and upgrades need a restart", store_->kind()));
-  if (table_stored_) return ok_status();
+  if (all_stored()) return ok_status();
   return busy(
       format_text("the %s has not taken what the next Manager would go on with: it would start cold; see "
                   "kept.not_kept of orbitkv status",
@@ -310,7 +322,7 @@ void Keep::relieve() {
 }
 
 Keep::View Keep::view() const {
-  View view{store_->kind(), store_->alive(), store_->alive() && table_stored_, blocks_, 0, not_kept_, {}};
+  View view{store_->kind(), store_->alive(), store_->alive() && all_stored(), blocks_, 0, not_kept_, {}};
   if (!old_grants_) return view;
   view.old_grants = old_grants_->pending();
   view.old = old_grants_->view();

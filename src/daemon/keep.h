@@ -1,7 +1,7 @@
 // The Manager's side of what outlives its process: finds what an earlier life left in a FdStore,
 // makes the table that this life writes, and keeps the descriptors of slabs and sessions in the
 // store. Owned by the Manager; core thread. The table of the last life is the one that counts until
-// this one's is complete and stored; nothing is lent before. Without it (serve without --keep)
+// this one serves; nothing is lent before. Without it (serve without --keep)
 // nothing of this runs.
 #pragma once
 
@@ -51,12 +51,13 @@ class Keep {
   mem::KeptPool* pool() { return pool_ ? &*pool_ : nullptr; }  // nullptr: a cold start
   // For the pool that was made of it: the table that the core writes to.
   Result<mem::KeptTable*> make_table(mem::Pool& pool, std::uint32_t max_blocks, std::uint32_t unit);
-  // The blocks become the core's. From here on the new table counts. `name`: of processes whose
+  // The blocks become the core's. The new table is complete and stored. `name`: of processes whose
   // sessions are found; without it nobody's mappings are known.
   using NameProcess = std::function<OldProcess(const UniqueFd& pidfd)>;
   void adopt(cache::Core& core, const NameProcess& name = {});
   const KeptMappings& mappings() const { return mappings_; }  // of adopt()
-  void ready() { store_->ready(); }
+  // The Manager serves: from here on the new table counts, and no older one.
+  void ready();
   // Engines of earlier lives are judged like those of this one; before make_table().
   void watch_stalls(const StallWatch::Options& options) { stalls_ = options; }
   // Before the pool and the core go.
@@ -99,7 +100,7 @@ class Keep {
   struct View {
     const char* kind = "";
     bool alive = false;
-    bool stored = false;         // the table: else the next life starts cold
+    bool stored = false;         // the table, and some slab: else the next life starts cold
     std::uint64_t blocks = 0;    // adopted at the start
     std::size_t old_grants = 0;  // whose end is not known yet
     std::uint64_t not_kept = 0;  // descriptors that the store did not take
@@ -129,6 +130,7 @@ class Keep {
   void forget(const std::string& name) { store_->forget(name); }
   bool put(const std::string& name, const UniqueFd& fd);
   std::string table_name() const;
+  bool all_stored() const;
   void store_table_again();
   void name_processes(const NameProcess& name);
   void bound_process(Epoch epoch, OldSession& session);
@@ -147,6 +149,7 @@ class Keep {
   std::uint64_t number_ = 0;  // of this life's table
   std::optional<mem::KeptTable> table_;
   bool table_stored_ = false;
+  bool offered_ = false;   // a slab of this life
   TimePoint table_again_;  // is put then
   std::optional<OldGrants> old_grants_;
   StallWatch::Options stalls_;

@@ -54,6 +54,7 @@ class KeepStall : public ::testing::Test {
     core.kept = keep_->make_table(*pool_, core.max_blocks, 64).value();
     core_ = std::make_unique<cache::Core>(core, *pool_, ports_);
     keep_->adopt(*core_, [](const UniqueFd&) { return OldProcess{ProcessId(1), 77}; });
+    keep_->ready();
     for (const mem::SlabInfo& slab : pool_->collect_offered())
       keep_->offer(slab, pool_->slab_memory(slab.slot));
   }
@@ -144,13 +145,13 @@ TEST_F(KeepStall, WhatAStoppedEngineHoldsIsGivenUpWhenItIsMissed) {
 
 // Not an engine this time: whoever keeps descriptors has no place, and then has one.
 TEST_F(KeepStall, ATableThatWasNotTakenIsPutAgainAndNobodySucceedsBefore) {
-  shelves_.full = true;
+  shelves_.refuses = "table-";
   start();
   EXPECT_FALSE(keep_->view().stored);
   EXPECT_FALSE(keep_->succeed({}).ok());
   pass(10);
   EXPECT_FALSE(keep_->view().stored);
-  shelves_.full = false;
+  shelves_.refuses.clear();
   pass(5);
   EXPECT_TRUE(keep_->view().stored);
   EXPECT_TRUE(keep_->succeed({}).ok());

@@ -18,6 +18,7 @@ struct Shelves {
   std::map<std::string, UniqueFd> held;
   std::set<std::string> removing;
   bool slow = false, deaf = false, full = false;
+  std::string refuses;  // names that begin so
   void remove_all() {
     for (const std::string& name : removing) held.erase(name);
     removing.clear();
@@ -41,7 +42,8 @@ class TestStore final : public FdStore {
     return out;
   }
   Status put(const std::string& name, const UniqueFd& fd) override {
-    if (shelves_.full) return busy("full");
+    if (shelves_.full || (!shelves_.refuses.empty() && name.starts_with(shelves_.refuses)))
+      return busy("full");
     EXPECT_FALSE(shelves_.held.contains(name)) << name;
     shelves_.held[name] = UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
     return ok_status();

@@ -159,6 +159,16 @@ ByteCount Slabs::limit() const {
   return wanted_ * slab_bytes_ + config_.headroom;
 }
 
+// The last slab of the configured pool may be smaller.
+ByteCount Slabs::wanted_bytes() const {
+  return wanted_ == configured_ ? p_.pool.stats().configured : wanted_ * slab_bytes_;
+}
+
+// At once: this life may end before its next turn.
+void Slabs::note_wanted() const {
+  if (config_.keep != nullptr) config_.keep->note_wanted(wanted_, configured_);
+}
+
 ByteCount Slabs::retired_bytes() const {
   ByteCount bytes;
   for (const Gone& gone : gone_)
@@ -180,8 +190,8 @@ void Slabs::tick(TimePoint now) {
   replace(now);
   choose(now);
   step(now);
+  note_wanted();
   if (config_.keep == nullptr) return;
-  config_.keep->note_wanted(wanted_, configured_);
   config_.keep->forget_processes([this](ProcessId process) { return mappers_.left(process); });
 }
 
@@ -335,6 +345,7 @@ Result<std::uint32_t> Slabs::add(ByteCount bytes) {
   wanted_ += static_cast<std::uint32_t>(slabs);
   said_smaller_ = false;
   retry_ = {};
+  note_wanted();
   return wanted_;
 }
 
@@ -344,6 +355,7 @@ Result<std::uint32_t> Slabs::drain(ByteCount bytes) {
     return reject(format_text("of %u slabs of %llu MiB each, whole ones can be drained, and one must stay",
                               wanted_, mebibytes(slab_bytes_)));
   wanted_ -= static_cast<std::uint32_t>(slabs);
+  note_wanted();
   return wanted_;
 }
 
@@ -354,7 +366,9 @@ Result<std::uint32_t> Slabs::drain(SlabId name) {
   if (wanted_ < 2) return reject("the last slab cannot be drained; add one first");
   if (drained_) return busy(format_text("slab %u is to be drained first", drained_->value));
   drained_ = name;
-  return --wanted_;
+  --wanted_;
+  note_wanted();
+  return wanted_;
 }
 
 std::vector<Slabs::Waiting> Slabs::abandoned() const {

@@ -87,6 +87,7 @@ class Slabs {
   };
   std::vector<Waiting> abandoned() const;
   std::uint32_t wanted() const { return wanted_; }
+  ByteCount wanted_bytes() const;
   std::uint32_t offered() const { return static_cast<std::uint32_t>(offered_.size()); }
   std::uint64_t retired() const { return retired_count_; }  // slabs ever
   ByteCount retired_bytes() const;                          // abandoned, and perhaps held by others
@@ -126,6 +127,7 @@ class Slabs {
   bool step(TimePoint now);
   void follow();
   bool may_add(ByteCount bytes) const;
+  void note_wanted() const;
   Count count() const;
 
   Parts p_;

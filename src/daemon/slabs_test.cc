@@ -75,7 +75,7 @@ class SlabsTest : public ::testing::Test, public Host::Owner {
     cache::CoreConfig core;
     if (keep) core.max_blocks = 1000, core.kept = *keep->make_table(*pool, core.max_blocks, 64);
     host = std::make_unique<Host>(core, *pool, *this, tier.get(), Epoch(7), config);
-    if (keep) keep->adopt(host->core());
+    if (keep) keep->adopt(host->core()), keep->ready();
     host->tick(now);
   }
   Client attach(std::uint64_t process, std::uint8_t instance = 0, ByteCount fragment = ByteCount(4096)) {
@@ -378,6 +378,20 @@ TEST_F(SlabsTest, ASmallLastSlabIsReplacedByAWholeOne) {
 }
 
 // ---- what outlives the process ----
+
+// The next turn may be the next Manager's.
+TEST_F(SlabsTest, WhatTheOperatorWantsIsKeptAtOnce) {
+  testing::Shelves shelves;
+  start(keep_in(shelves));
+  const auto table =
+      mem::KeptTable::open(UniqueFd(::fcntl(shelves.held.at("table-1").get(), F_DUPFD_CLOEXEC, 0)));
+  ASSERT_TRUE(table.ok());
+  ASSERT_EQ(*host->slabs().add(2 * kSlab), 3u);
+  EXPECT_EQ(table->wanted() >> 16, 3u);
+  EXPECT_EQ(slabs().wanted_bytes(), 3 * kSlab);
+  ASSERT_EQ(*host->slabs().drain(kSlab), 2u);
+  EXPECT_EQ(table->wanted() >> 16, 2u);
+}
 
 // Whoever keeps descriptors may be stopped: it has the bytes, and holds up nothing.
 TEST_F(SlabsTest, AStoreThatDoesNotLetGoHoldsTheBytesAndNothingElse) {

@@ -51,7 +51,8 @@ class Scan {
   std::vector<bool> bad_image_, bad_lent_;
 };
 
-// Retiring slabs are absent: whoever copies there may go on, in memory that nobody names.
+// Retiring slabs are absent: whoever copies there may go on, in memory that nobody names. So is one
+// whose memory is not there. Processes may map it: its bytes count.
 void Scan::take_slabs() {
   for (std::uint32_t i = 0; i < limits::kSlabs; ++i) {
     const KeptSlab slab = table_.slab(SlabSlot(i));
@@ -61,8 +62,10 @@ void Scan::take_slabs() {
                                      [&](const KeptMemory& each) { return each.name == slab.name; });
     const bool sized =
         slab.bytes.value > 0 && slab.bytes <= limits::kSlabBytes && slab.bytes.value % kUnit == 0;
-    if (memory == memories_.end() || !sized || !check_slab_memory(memory->fd, slab.name, slab.bytes).ok())
+    if (memory == memories_.end() || !sized || !check_slab_memory(memory->fd, slab.name, slab.bytes).ok()) {
+      if (sized) retire(slab);
       continue;
+    }
     KeptPool::Slab& made = pool_.slabs.emplace_back();
     made.name = slab.name;
     made.bytes = slab.bytes;
@@ -251,7 +254,8 @@ Result<KeptPool> Scan::run(std::uint32_t unit) {
   pool_.device_files = table_.device_files();
   pool_.retired = table_.retired();
   take_slabs();
-  if (pool_.slabs.empty()) return reject("of the kept memory no slab is there");
+  // Without any the accounts go on: who may map what is gone, and which names were given.
+  if (pool_.slabs.empty() && pool_.retired.empty()) return reject("of the kept memory no slab is there");
   read_records();
   find_overlaps();
   drop_bad();

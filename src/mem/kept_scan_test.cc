@@ -157,13 +157,33 @@ TEST_F(Scanned, TaintedSlabsKeepTheirImagesAndRetiringOnesAreAbsent) {
 TEST_F(Scanned, ASlabWithoutItsMemoryIsAbsent) {
   seal(image(10, 0));
   memories_.erase(memories_.begin());
-  EXPECT_TRUE(scan().images.empty());
+  const KeptPool pool = scan();
+  EXPECT_TRUE(pool.images.empty());
+  ASSERT_EQ(pool.retired.size(), 1u) << "who maps it has its bytes yet";
+  EXPECT_EQ(pool.retired[0].name, SlabId(10));
+}
+
+// The last one retires: the next life has its bytes to count, and its name not to give again.
+TEST_F(Scanned, WithoutASlabTheAccountsGoOn) {
+  lend(lent(11, 8192));
+  table_.retire_slab(SlabSlot(0));
+  table_.retire_slab(SlabSlot(1));
+  const KeptPool pool = scan();
+  EXPECT_TRUE(pool.slabs.empty());
+  EXPECT_EQ(pool.retired.size(), 2u);
+  EXPECT_EQ(pool.next_name, 12u);
+  EXPECT_TRUE(pool.lent.empty());
+  table_.drop_slab(SlabSlot(0));
+  table_.drop_slab(SlabSlot(1));
+  EXPECT_FALSE(scan_kept(table_, memories_, 64).ok()) << "nothing is there at all";
 }
 
 TEST_F(Scanned, MemoryOfAnotherSizeOrKindIsNotTaken) {
   memories_[0].fd = std::move(make_slab_memory(SlabId(10), 2 * kMiB, PageSource::kShared)).value();
   memories_[1].fd = UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  EXPECT_FALSE(scan_kept(table_, memories_, 64).ok());
+  const KeptPool pool = scan();
+  EXPECT_TRUE(pool.slabs.empty());
+  EXPECT_EQ(pool.retired.size(), 2u);
 }
 
 TEST_F(Scanned, AnImageWithAShardMissingIsAbsent) {

@@ -84,6 +84,34 @@ TEST(KeepEngines, WhatAStoppedEngineMapsCountsOverSeveralLives) {
   EXPECT_EQ(kept.manager().settle("kept.old_grants", 0), 0u);
 }
 
+// The headroom is taken, so the last slab retires without another: the next life finds none at all.
+TEST(KeepEngines, WhatAStoppedEngineMapsCountsWhereTheLastSlabRetired) {
+  Kept kept(Environment{{"ORBITKV_FAULT", "manager_retire_marked:kill:2"}});
+  const std::uint64_t bytes = kept.manager().status()["pool.capacity"];
+  const pid_t first = kept.manager_pid();
+  Process stopped = stopped_in(kept, "save", 1);
+  const auto dies_in_save = [&](const char* instance) {
+    auto dies =
+        start_helper({"engine", "socket=" + kept.manager().socket(), std::string("instance=") + instance},
+                     "client_mid_copy:kill:1");
+    ASSERT_EQ(dies.line(), "ready ");
+    dies.say("save 0 77000 12");
+    ASSERT_TRUE(dies.ended_within());
+  };
+  dies_in_save("9");
+  ASSERT_EQ(kept.manager().settle("pool.retired", bytes), bytes) << kept.manager().log();
+  ASSERT_EQ(kept.manager().settle("pool.capacity", bytes), bytes);
+  dies_in_save("10");
+  ASSERT_TRUE(kept.lives_again(first)) << kept.manager().log();
+  EXPECT_GE(kept.manager().status()["pool.retired"], bytes) << kept.manager().log();
+  next_life(kept);
+  EXPECT_GE(kept.manager().status()["pool.retired"], bytes) << kept.manager().log();
+  stopped.signal(SIGKILL);
+  ASSERT_TRUE(stopped.ended_within());
+  EXPECT_EQ(kept.manager().settle("pool.retired", 0), 0u);
+  EXPECT_EQ(kept.manager().settle("pool.capacity", bytes), bytes) << kept.manager().log();
+}
+
 TEST(KeepEngines, AnEngineThatStoppedBeforeThisLifeIsEndedAsTheOperatorWants) {
   Kept kept({}, {"--stall-after", "3", "--stalled-engine", "kill"});
   Process stopped = stopped_in(kept, "save", 1);
