@@ -159,8 +159,6 @@ def run_parties(drivers, parties, options):
     results = {}
     with tempfile.TemporaryDirectory(prefix="okv-kills-") as directory:
         try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, stop)
             for party, count in parties.items():
                 place = Path(directory) / party
                 place.mkdir()
@@ -232,6 +230,10 @@ def refuse(why):
 
 
 def main(words):
+    # One stop at a time: behind the script a Ctrl-C is ignored here, and comes as its SIGTERM.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, stop)
     options = arguments(words)
     drivers = Drivers(options.build)
     parties = wanted(options)
