@@ -39,8 +39,8 @@ void Manager::on_connection() {
       continue;
     }
     const int fd = socket.fd();
-    auto visitor = std::make_unique<Visitor>(
-        Visitor{std::move(socket), std::move(*peer), monotonic_now() + kHelloWithin, false, next_visitor_++});
+    auto visitor = std::make_unique<Visitor>(Visitor{
+        std::move(socket), std::move(*peer), monotonic_now() + kHelloWithin, false, false, next_visitor_++});
     auto added = loop_->add(fd, rt::kReadable, [this, fd](rt::Ready) { on_visitor(fd); });
     if (!added.ok()) {
       refuse(visitor->socket, added.error());
@@ -95,6 +95,7 @@ void Manager::on_question(Visitor& visitor, std::span<const std::byte> frame) {
   const int fd = visitor.socket.fd();
   if (auto command = wire::decode_control_request(frame); command.ok()) {
     visitor.deadline = monotonic_now() + kControlWithin;
+    visitor.asking = true;
     return on_control(visitor.number, *command);
   }
   auto asked = wire::decode_status_request(frame);

@@ -55,10 +55,10 @@ Result<std::vector<Control::Space>> Control::chosen(const DropAsked& asked) cons
   if (ways > 1) return reject("a drop is of digests, of a scope or of what is unasked for: name one of them");
   if (asked.everything() && asked.unused.ns == 0 && !asked.dry_run)
     return reject("the drop names nothing: give digests, a scope or an age");
-  if (asked.unasked && tier_ == nullptr)
+  if (asked.unasked && tier_ == nullptr && !asked.force)
     return reject(
         "who asked for what is known of an SSD store, and this Manager has none; name digests, a scope or an "
-        "age");
+        "age, or give --force, which drops everything then");
   if (asked.unasked && !asked.force && !tier_->asked_for_any())
     return reject(
         "no engine has registered since this Manager started, so that everything is unasked for: let the "
@@ -68,7 +68,7 @@ Result<std::vector<Control::Space>> Control::chosen(const DropAsked& asked) cons
         "blocks in memory remember their last use for 45 days: an age beyond that is of what is on SSD alone "
         "(--ssd-only)");
   std::vector<Space> all = spaces();
-  if (asked.unasked) std::erase_if(all, [](const Space& each) { return each.asked; });
+  if (asked.unasked && tier_ != nullptr) std::erase_if(all, [](const Space& each) { return each.asked; });
   if (!asked.scope.empty()) {
     std::erase_if(all, [&](const Space& each) { return scope_of(each.text) != asked.scope; });
     if (all.empty())

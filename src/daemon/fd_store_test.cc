@@ -319,11 +319,28 @@ TEST(KeeperStore, ReadyLeaveAndSuccession) {
     EXPECT_FALSE(store->succeeded()) << "told once";
     return told;
   };
-  EXPECT_FALSE(answer({"/no/such", false}).value().ok());
+  const auto absent = answer({"/no/such", false});
+  EXPECT_NE(absent->error().message().find("No such file"), std::string::npos) << absent->error().message();
+  EXPECT_NE(answer({"such", false})->error().message().find("absolute path"), std::string::npos);
+  EXPECT_NE(answer({"/tmp", false})->error().message().find("no file"), std::string::npos);
   EXPECT_TRUE(answer({"/bin/sh", true}).value().ok());
   EXPECT_TRUE(bed.shelf().succession());
   EXPECT_TRUE(bed.shelf().cold());
   EXPECT_FALSE(store->succeed({std::string(kKeeperPathBytes + 1, '/'), false}).ok());
+}
+
+TEST(KeeperStore, ATableFindsAPlaceWhereNothingElseDoes) {
+  KeeperBed bed(3);
+  auto store = bed.life();
+  ASSERT_TRUE(store->take().ok());
+  const auto file = some_file();
+  for (const char* name : {"slab-0", "slab-1", "session-0-1", "slab-2", "table-1", "table-2", "table-3"})
+    ASSERT_TRUE(store->put(name, file).ok());
+  bed.work();
+  store->poll();
+  EXPECT_EQ(store->refused(), (std::vector<std::string>{"slab-2", "table-3"}));
+  store.reset();
+  EXPECT_EQ(bed.life()->take().value().size(), 5u);
 }
 
 // An answer to a request that was given up is not one to the next.

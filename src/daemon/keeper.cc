@@ -23,6 +23,7 @@
 #include "daemon/exits.h"
 #include "daemon/fd_message.h"
 #include "mem/host_memory.h"
+#include "shm/bootstrap.h"
 
 namespace orbitkv::daemon {
 namespace {
@@ -84,6 +85,9 @@ Result<std::unique_ptr<Keeper>> Keeper::create(const Options& options) {
 }
 
 Status Keeper::start() {
+  if (!options_.socket.empty()) {
+    ORBITKV_ASSIGN_OR_RETURN(claim_, shm::claim_path(options_.socket));
+  }
   shelf_ = std::make_unique<Shelf>(descriptors());
   const sigset_t set = watched();
   if (::sigprocmask(SIG_BLOCK, &set, nullptr) != 0) return errno_error("blocking the keeper's signals");
@@ -124,6 +128,15 @@ int Keeper::run() {
 
 // ---- the child ----
 
+// Its own process group: Ctrl-C reaches the keeper, which passes on one signal.
+void Keeper::prepare_child() const {
+  (void)::setpgid(0, 0);
+  const sigset_t set = watched();
+  for (const int signal : kIgnored) ::signal(signal, SIG_DFL);
+  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  if (log_.valid()) ::dup2(log_.get(), STDERR_FILENO);
+}
+
 void Keeper::start_child() {
   int ends[2] = {-1, -1}, failure[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0 || ::pipe2(failure, O_CLOEXEC) != 0)
@@ -148,14 +161,11 @@ void Keeper::start_child() {
     ORBITKV_ERROR("the keeper cannot run %s: %s", lives_.program(), std::strerror(error));
 }
 
-// Its own process group: Ctrl-C reaches the keeper, which passes on one signal.
 void Keeper::become_child(int socket, int failure) {
-  (void)::setpgid(0, 0);
-  const sigset_t set = watched();
-  for (const int signal : kIgnored) ::signal(signal, SIG_DFL);
-  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  prepare_child();
   ::fcntl(socket, F_SETFD, 0);
-  if (log_.valid()) ::dup2(log_.get(), STDERR_FILENO);
+  ::setenv(kLifeCame, life_came_name(lives_.came()).data(), 1);
+  ::setenv(kLifeWhy, lives_.why_came().c_str(), 1);
   run_program();
   const int error = errno;
   (void)!::write(failure, &error, sizeof error);
@@ -185,7 +195,7 @@ void Keeper::take_signals() {
     if (number == SIGCHLD)
       reap();
     else if (number == SIGHUP && !(terminal_ && terminal_goes(info)))
-      ask_to_leave();
+      upgrade();
     else
       stop(number == SIGQUIT ? SIGQUIT : SIGTERM);
   }
@@ -193,10 +203,40 @@ void Keeper::take_signals() {
 
 void Keeper::stop(int signal) {
   stopping_ = true;
-  if (child_ > 0)
+  if (child_ > 0) {
     ::kill(child_, signal);
-  else
+  } else {
     over_ = true;
+    let_go("stopped while no Manager ran");
+  }
+}
+
+// It ends, and nobody has drained what it holds.
+void Keeper::let_go(const char* why) {
+  if (shelf_->count() > 0)
+    ORBITKV_WARN("the keeper ends (%s): the blocks that were kept in memory are let go of", why);
+  else
+    ORBITKV_INFO("the keeper ends (%s); nothing was kept", why);
+}
+
+// By the image that serves: it asks first what stands at the path, and says what comes of it.
+void Keeper::upgrade() {
+  if (child_ <= 0 || stopping_) return ORBITKV_WARN("SIGHUP: no Manager runs that could make place");
+  if (asking_ > 0) return ORBITKV_WARN("SIGHUP: an upgrade is under way already");
+  if (!serving_.valid() || options_.socket.empty()) return ask_to_leave();
+  asking_ = ::fork();
+  if (asking_ < 0) return ask_to_leave();
+  if (asking_ == 0) become_upgrade();
+}
+
+void Keeper::become_upgrade() {
+  prepare_child();
+  ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  std::array<std::string, 4> words{"orbitkv", "upgrade", "--bootstrap-socket", options_.socket};
+  std::array<char*, 5> argv{words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
+  const std::string image = "/proc/self/fd/" + std::to_string(serving_.get());
+  ::execv(image.c_str(), argv.data());
+  ::_exit(kExitCannotRun);
 }
 
 void Keeper::ask_to_leave() {
@@ -242,6 +282,7 @@ void Keeper::send_answer() {
 
 void Keeper::reap() {
   int status = 0;
+  if (asking_ > 0 && ::waitpid(asking_, &status, WNOHANG) == asking_) asking_ = -1;
   while (child_ > 0 && ::waitpid(child_, &status, WNOHANG) == child_) {
     // What it said last counts; nobody waits for answers.
     do has_unsent_ = false;
@@ -258,6 +299,7 @@ void Keeper::child_ended(int status) {
   if (stopping_) {
     over_ = true;
     exit_code_ = exit_status(status);
+    if (ended_ > 1 && !shelf_->ready()) let_go("stopped before the next Manager served");
     return;
   }
   if (shelf_->succession()) lives_.succeed(shelf_->successor(), shelf_->cold());

@@ -1,8 +1,9 @@
 // The keeper: the parent of a Manager, which holds its descriptors (shelf.h) and starts it again
 // when it dies, or its successor when it makes place (lives.h says which). A stop of the keeper, or
-// the end of its terminal, is a stop of both. One thread; it touches no payload and waits for nobody,
-// not even for who reads its log (but where that is a socket, which has no other end to open), and its
-// own death costs a running Manager nothing but what would have been kept.
+// the end of its terminal, is a stop of both. It claims the socket's path for as long as it lives. One
+// thread; it touches no payload and waits for nobody, not even for who reads its log (but where that is a
+// socket, which has no other end to open), and its own death costs a running Manager nothing but what would
+// have been kept.
 #pragma once
 
 #include <sys/types.h>
@@ -26,6 +27,7 @@ class Keeper {
     std::string binary;                    // of the first life; absolute
     std::vector<std::string> arguments;    // without the program; --keeper-says and --keeper-fd are added
     Duration backoff = milliseconds(100);  // after the first failure; doubled after each, up to 5 s
+    std::string socket = {};               // of the Managers; empty: none is claimed
   };
   static Result<std::unique_ptr<Keeper>> create(const Options& options);
   // Until the child ends for good. Its exit status; 1: it was given up.
@@ -36,11 +38,15 @@ class Keeper {
   explicit Keeper(const Options& options);
   Status start();
   void start_child();
+  void prepare_child() const;
   [[noreturn]] void become_child(int socket, int failure);
   void run_program();
   void count_ooms();
   void take_signals();
   void stop(int signal);
+  void let_go(const char* why);
+  void upgrade();
+  [[noreturn]] void become_upgrade();
   void ask_to_leave();
   bool take_message();
   void send_answer();
@@ -53,6 +59,7 @@ class Keeper {
   std::vector<char*> argv_;
   std::unique_ptr<Shelf> shelf_;
   Lives lives_;
+  UniqueFd claim_;  // of the path
   UniqueFd signals_, socket_;
   UniqueFd log_;      // stderr as it was given: the Manager's
   UniqueFd image_;    // of the program that served last
@@ -60,6 +67,7 @@ class Keeper {
   Shelf::Answer unsent_;
   bool has_unsent_ = false, ready_ = false;
   pid_t child_ = -1;
+  pid_t asking_ = -1;  // an orbitkv upgrade of its own
   Phase phase_ = Phase::kWaiting;
   TimePoint started_, due_;
   unsigned ended_ = 0;  // lives

@@ -17,6 +17,8 @@ namespace orbitkv::daemon {
 inline constexpr std::uint32_t kKeeperMagic = 0x504B424F;  // "OBKP"
 inline constexpr std::uint16_t kKeeperVersion = 1;
 inline constexpr std::size_t kKeeperPathBytes = 1024;
+// Beside those of all others: without a table the rest is kept for nothing. One life's and the next's.
+inline constexpr std::uint32_t kKeeperTablePlaces = 2;
 
 enum class KeeperVerb : std::uint16_t {
   kPut = 1,  // name, one descriptor

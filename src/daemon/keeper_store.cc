@@ -87,9 +87,9 @@ void KeeperStore::take_message(const KeeperMessage& message) {
   }
   if (message.request == succession_ && message.verb == KeeperVerb::kReply) {
     succession_ = 0;
-    succeeded_ = message.code == 0
-                     ? ok_status()
-                     : Status(reject("it is no program that the keeper may run; give an absolute path"));
+    const std::string why(message.view().empty() ? "give an absolute path" : message.view());
+    succeeded_ =
+        message.code == 0 ? ok_status() : Status(reject("the keeper cannot run that program: " + why));
     return;
   }
   if (const auto put = puts_.find(message.request); put != puts_.end()) {
@@ -185,7 +185,9 @@ Result<std::vector<FdStore::Named>> KeeperStore::take() {
     ORBITKV_ASSIGN_OR_RETURN(Reply reply, ask(message));
     if (reply.message.code != 0)
       return reject("the keeper refuses to say what it holds: restart orbitkv serve");
-    if (message.value >= reply.message.value || message.value >= limits::kKeptDescriptors) return found;
+    if (message.value >= reply.message.value ||
+        message.value >= limits::kKeptDescriptors + kKeeperTablePlaces)
+      return found;
     if (!reply.fd.valid() || !is_kept_name(reply.message.view()))
       return busy("the keeper sent no descriptor: is the limit of open files reached?");
     found.push_back({std::string(reply.message.view()), std::move(reply.fd)});

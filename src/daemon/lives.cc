@@ -22,6 +22,9 @@ constexpr Duration kOomWithin = seconds(300);
 constexpr std::array<std::string_view, static_cast<std::size_t>(LifeStart::kCount)> kStarts = {
     "any", "successor", "smaller"};
 
+constexpr std::array<std::string_view, static_cast<std::size_t>(LifeCame::kCount)> kCames = {
+    "first", "successor", "again", "back"};
+
 bool exited_with(int status, int code) {
   return WIFEXITED(status) && WEXITSTATUS(status) == code;
 }
@@ -48,6 +51,10 @@ std::string_view life_start_name(LifeStart start) {
   return kStarts[static_cast<std::size_t>(start)];
 }
 
+std::string_view life_came_name(LifeCame came) {
+  return kCames[static_cast<std::size_t>(came)];
+}
+
 LifeStart life_start_of(std::string_view name) {
   const auto it = std::find(kStarts.begin(), kStarts.end(), name);
   return static_cast<LifeStart>(it - kStarts.begin());
@@ -72,6 +79,17 @@ void Lives::succeed(std::string_view binary, bool cold) {
 Lives::Decision Lives::ended(const End& end) {
   const bool asked = std::exchange(asked_, false);
   const LifeStart was = std::exchange(start_, LifeStart::kAny);
+  Decision next = decide(end, asked, was);
+  if (next.next != Next::kStart) return next;
+  // One that has not served yet is what it was going to be, and why.
+  const bool still = !end.ready && next.came == LifeCame::kAgain && came_ != LifeCame::kFirst;
+  if (still) return next;
+  came_ = next.came;
+  why_ = next.why;
+  return next;
+}
+
+Lives::Decision Lives::decide(const End& end, bool asked, LifeStart was) {
   if (exited_with(end.status, kExitMadePlace)) return made_place(asked);
   // One that was told to stop, by its own signal, ends both.
   if (end.ready && exited_with(end.status, kExitDone)) return {.next = Next::kEnd};
@@ -93,7 +111,7 @@ Lives::Decision Lives::made_place(bool asked) {
   if (program_ == last_good_) last_good_ = kServedImage;
   failures_ = crashes_ = 0;
   start_ = asked && cold_ ? LifeStart::kAny : LifeStart::kSuccessor;
-  return {.why = "the Manager made place; next: " + program_};
+  return {.why = "the Manager made place; next: " + program_, .came = LifeCame::kSuccessor};
 }
 
 // Nothing is wrong with the binary, nor with what is kept.
@@ -107,7 +125,8 @@ Lives::Decision Lives::try_again(const End& end, LifeStart was) {
 Lives::Decision Lives::cannot_keep() {
   if (++failures_ >= kTries) return give_up();
   Decision out{.why = named(program_) + " cannot go on with what is kept: back to " + named(last_good_) +
-                      "; orbitkv upgrade --cold gives up what is kept"};
+                      "; orbitkv upgrade --cold gives up what is kept",
+               .came = LifeCame::kBack};
   // The first one was told that it could say so.
   if (failures_ > 1) out.backoff = backoff(failures_ - 1);
   program_ = last_good_;
@@ -139,6 +158,7 @@ Lives::Decision Lives::failed(const End& end) {
                .why = "the Manager ended by " + how(end.status) + ": it is started again"};
   if (!end.ready && program_ != last_good_ && !last_good_.empty()) {
     out.why = named(program_) + " does not serve (" + how(end.status) + "): back to " + named(last_good_);
+    out.came = LifeCame::kBack;
     program_ = last_good_;
   } else if (failures_ == 2 && ever_ready_) {
     program_ = kServedImage;

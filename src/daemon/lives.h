@@ -19,6 +19,19 @@ enum class LifeStart : std::uint8_t {
   kSmaller,    // with a slab less
   kCount,
 };
+// In the environment of a life: LifeCame's name, and why.
+inline constexpr const char* kLifeCame = "ORBITKV_LIFE_CAME";
+inline constexpr const char* kLifeWhy = "ORBITKV_LIFE_WHY";
+
+// How a life came to be, for whoever asks the Manager.
+enum class LifeCame : std::uint8_t {
+  kFirst,
+  kSuccessor,  // the one before made place for it
+  kAgain,      // after a death, or an end of its own
+  kBack,       // the successor did not serve: the one before again
+  kCount,
+};
+std::string_view life_came_name(LifeCame came);
 std::string_view life_start_name(LifeStart start);
 // kCount: none of that name.
 LifeStart life_start_of(std::string_view name);
@@ -33,6 +46,8 @@ class Lives {
 
   const char* program() const { return program_.c_str(); }
   LifeStart begins_as() const { return start_; }
+  LifeCame came() const { return came_; }
+  const std::string& why_came() const { return why_; }
 
   // ---- what the life that runs says ----
   void serves();
@@ -55,10 +70,12 @@ class Lives {
     bool clear = false;  // what is kept is let go of first
     int exit_code = 0;   // of the keeper
     std::string why{};   // for the log; empty: nothing to say
+    LifeCame came = LifeCame::kAgain;
   };
   Decision ended(const End& end);
 
  private:
+  Decision decide(const End& end, bool asked, LifeStart was);
   Decision made_place(bool asked);
   Decision try_again(const End& end, LifeStart was);
   Decision cannot_keep();
@@ -74,6 +91,8 @@ class Lives {
   bool asked_ = false, cold_ = false;  // a succession
   bool ever_ready_ = false;
   LifeStart start_ = LifeStart::kAny;
+  LifeCame came_ = LifeCame::kFirst;  // who runs
+  std::string why_;
   unsigned failures_ = 0;  // in a row
   unsigned crashes_ = 0;   // in a row, of lives that had taken what is kept
   unsigned agains_ = 0;    // in a row

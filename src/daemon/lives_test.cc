@@ -141,6 +141,27 @@ TEST(Lives, AnUpgradeInPlaceGoesBackToTheImageThatServed) {
   }
 }
 
+// For whoever asked for an upgrade.
+TEST(Lives, SaysHowEachLifeCameToBe) {
+  Bed bed;
+  EXPECT_EQ(bed.lives.came(), LifeCame::kFirst);
+  bed.upgrade("/bin/two");
+  EXPECT_EQ(bed.lives.came(), LifeCame::kSuccessor);
+  bed.started(exited(kExitTryAgain));
+  EXPECT_EQ(bed.lives.came(), LifeCame::kSuccessor) << "it has to wait, and is the successor yet";
+  bed.started(exited(kExitFailed));
+  EXPECT_EQ(bed.lives.came(), LifeCame::kBack);
+  EXPECT_NE(bed.lives.why_came().find("/bin/two does not serve (exit status 1)"), std::string::npos);
+  bed.started(kSegv);
+  EXPECT_EQ(bed.lives.came(), LifeCame::kBack) << "nobody has served since";
+  bed.served(kKilled);
+  EXPECT_EQ(bed.lives.came(), LifeCame::kAgain);
+  EXPECT_NE(bed.lives.why_came().find("signal 9"), std::string::npos);
+  bed.upgrade("");
+  bed.started(exited(kExitCannotKeep));
+  EXPECT_EQ(bed.lives.came(), LifeCame::kBack);
+}
+
 TEST(Lives, OneThatNeverCanKeepIsGivenUp) {
   Bed bed;
   bed.upgrade("");

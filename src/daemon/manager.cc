@@ -49,7 +49,9 @@ Status Manager::start() {
   ORBITKV_ASSIGN_OR_RETURN(loop_, rt::EventLoop::create());
   ORBITKV_RETURN_IF_ERROR(watch_signals());
   if (options_.keeping != ServeOptions::Keeping::kNothing) ORBITKV_RETURN_IF_ERROR(watch_reload());
-  ORBITKV_ASSIGN_OR_RETURN(auto listener, shm::Listener::open(options_.socket));
+  const bool kept = options_.keeping == ServeOptions::Keeping::kKeeper;
+  const auto keeper = kept ? std::optional<int>(::getppid()) : std::nullopt;
+  ORBITKV_ASSIGN_OR_RETURN(auto listener, shm::Listener::open(options_.socket, keeper));
   listener_ = std::make_unique<shm::Listener>(std::move(listener));
   ORBITKV_RETURN_IF_ERROR(open_ssd());
   options_.pool.stop_fd = signals_.get();  // Ctrl-C ends a long prefault

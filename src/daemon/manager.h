@@ -42,6 +42,7 @@ struct ServeOptions {
   enum class Keeping : std::uint8_t { kNothing, kKeeper, kSystemd } keeping = Keeping::kNothing;
   int keeper_fd = -1;
   LifeStart start = LifeStart::kAny;  // what the keeper says
+  std::string came, why_came;         // likewise: how this life came to be, for the status
 };
 
 class Manager final : private rt::Poller, private Host::Owner {
@@ -61,6 +62,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   // makes place for the next.
   void on_stop_signal();
   std::string status_json() const override;
+  ByteCount wanted_bytes() const { return host_->slabs().wanted_bytes(); }  // of the pool
 
  private:
   static constexpr Duration kTick = milliseconds(250);
@@ -70,6 +72,7 @@ class Manager final : private rt::Poller, private Host::Owner {
     shm::Peer peer;
     TimePoint deadline;
     bool greeted = false;
+    bool asking = false;       // a command that has no answer yet
     std::uint64_t number = 0;  // never reused, unlike descriptors
   };
 
@@ -118,6 +121,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   void on_reload();
   void leave();
   void check_left(TimePoint now);
+  void send_visitors_on();
 
   // Sessions (manager.cc).
   Connection& connection_of(const Session& session) const { return *connections_[session.id().value]; }

@@ -144,7 +144,8 @@ void Manager::poll_keep() {
 
 // The keeper is asked, and nobody waits for it but who asked.
 void Manager::succeed(const FdStore::Successor& successor, Control::Answer answer) {
-  if (draining_ || leaving_) return answer(reject("the Manager stops already"));
+  if (leaving_) return answer(reject("another upgrade is under way: the Manager makes place already"));
+  if (draining_) return answer(reject("the Manager stops already"));
   if (succession_) return answer(busy("an upgrade is under way already; wait for its answer (5 s at most)"));
   if (const Status asked = keep_->succeed(successor); !asked.ok()) return answer(asked.error());
   succession_ = std::move(answer);
@@ -189,7 +190,21 @@ void Manager::leave() {
 void Manager::check_left(TimePoint now) {
   if (ssd_ && ssd_->active()) poll_ssd(now);
   const bool loads = host_->core().stats().loading > 0 && ssd_ && ssd_->active();
-  if (now >= leave_from_ && (!loads || now >= leave_deadline_)) loop_->stop();
+  if (now < leave_from_ || (loads && now < leave_deadline_)) return;
+  send_visitors_on();
+  loop_->stop();
+}
+
+// kReconnect: nothing of it was done.
+void Manager::send_visitors_on() {
+  for (const auto& visitor : visitors_) {
+    const Error why = visitor->asking
+                          ? busy("the Manager made place before this was done; look, and ask again")
+                          : reconnect("the Manager makes place for its successor; ask again");
+    std::vector<std::byte> out;
+    wire::encode(wire::SocketError{0, why.code(), why.message()}, out);
+    if (!visitor->socket.send(out).ok()) ORBITKV_DEBUG("a visitor had already left");
+  }
 }
 
 }  // namespace orbitkv::daemon

@@ -81,6 +81,7 @@ void Manager::on_control(std::uint64_t visitor, const wire::ControlRequest& requ
         std::find_if(visitors_.begin(), visitors_.end(), [=](auto& v) { return v->number == visitor; });
     if (it == visitors_.end()) return;
     (*it)->deadline = monotonic_now() + kAnsweredStays;
+    (*it)->asking = false;
     std::vector<std::byte> out;
     if (answer.ok())
       wire::encode(wire::StatusReply{number, *answer}, out);

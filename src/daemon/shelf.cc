@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/result.h"
+#include "daemon/kept_names.h"
 
 namespace orbitkv::daemon {
 namespace {
@@ -15,9 +18,12 @@ constexpr std::uint16_t code_of(Code code) {
   return static_cast<std::uint16_t>(code);
 }
 
-bool is_program(const char* path) {
+// Why the keeper cannot run it; nullptr: it can.
+const char* why_no_program(const char* path) {
   struct stat status{};
-  return path[0] == '/' && ::stat(path, &status) == 0 && S_ISREG(status.st_mode) && ::access(path, X_OK) == 0;
+  if (path[0] != '/') return "give an absolute path";
+  if (::stat(path, &status) != 0 || ::access(path, X_OK) != 0) return std::strerror(errno);
+  return S_ISREG(status.st_mode) ? nullptr : "it is no file";
 }
 
 }  // namespace
@@ -38,7 +44,13 @@ Shelf::Answer Shelf::handle(std::span<const std::byte> bytes, UniqueFd fd) {
   switch (in->verb) {
     case KeeperVerb::kPut: answer.message.code = put(in->view(), std::move(fd)); break;
     case KeeperVerb::kRemove: remove(in->view()); break;
-    case KeeperVerb::kSucceed: answer.message.code = succeed(in->view(), in->value != 0); break;
+    case KeeperVerb::kSucceed: {
+      const char* const why = succeed(in->view(), in->value != 0);
+      if (why == nullptr) break;
+      answer.message.code = code_of(Code::kReject);
+      answer.message.set_text(why);
+      break;
+    }
     case KeeperVerb::kGet:
       took_ = true;
       answer.message.value = count_;
@@ -65,7 +77,8 @@ Shelf::Place* Shelf::find(std::string_view name) {
 
 std::uint16_t Shelf::put(std::string_view name, UniqueFd fd) {
   if (!is_kept_name(name) || !fd.valid() || find(name) != nullptr) return code_of(Code::kReject);
-  if (count_ == most_) return code_of(Code::kBusy);
+  const std::uint32_t reserved = name.starts_with(kept::kTable) ? kKeeperTablePlaces : 0;
+  if (count_ >= most_ + reserved) return code_of(Code::kBusy);
   Place& place = places_[count_++];
   std::copy(name.begin(), name.end(), place.name.begin());
   place.name_bytes = static_cast<std::uint8_t>(name.size());
@@ -88,15 +101,16 @@ void Shelf::clear() {
   while (count_ > 0) places_[--count_].fd.reset();
 }
 
-std::uint16_t Shelf::succeed(std::string_view path, bool cold) {
+const char* Shelf::succeed(std::string_view path, bool cold) {
   std::array<char, kKeeperPathBytes + 1> text{};
   std::copy(path.begin(), path.end(), text.begin());
-  if (!path.empty() && !is_program(text.data())) return code_of(Code::kReject);
+  const char* const why = path.empty() ? nullptr : why_no_program(text.data());
+  if (why != nullptr) return why;
   std::copy(path.begin(), path.end(), successor_.begin());
   successor_bytes_ = path.size();
   succession_ = true;
   cold_ = cold;
-  return code_of(Code::kOk);
+  return nullptr;
 }
 
 }  // namespace orbitkv::daemon

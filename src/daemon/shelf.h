@@ -16,7 +16,7 @@ namespace orbitkv::daemon {
 
 class Shelf {
  public:
-  // most: at most limits::kKeptDescriptors.
+  // most: at most limits::kKeptDescriptors; kKeeperTablePlaces beside it are for tables alone.
   explicit Shelf(std::uint32_t most)
       : most_(most < limits::kKeptDescriptors ? most : limits::kKeptDescriptors) {}
 
@@ -49,11 +49,12 @@ class Shelf {
   Place* find(std::string_view name);
   std::uint16_t put(std::string_view name, UniqueFd fd);
   void remove(std::string_view name);
-  std::uint16_t succeed(std::string_view path, bool cold);
+  // Why not; nullptr: it is to be.
+  const char* succeed(std::string_view path, bool cold);
 
   std::uint32_t most_;
   std::uint32_t count_ = 0;
-  std::array<Place, limits::kKeptDescriptors> places_;  // the first count_ are taken
+  std::array<Place, limits::kKeptDescriptors + kKeeperTablePlaces> places_;  // the first count_ are taken
   bool took_ = false, ready_ = false, succession_ = false, cold_ = false;
   std::array<char, kKeeperPathBytes> successor_{};
   std::size_t successor_bytes_ = 0;

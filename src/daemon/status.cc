@@ -187,7 +187,7 @@ json pool_json(const mem::PoolStats& pool, const cache::CoreStats& core, const S
           {"limit", slabs.limit().value}};
 }
 
-json kept_json(const Keep::View& view) {
+json kept_json(const Keep::View& view, const ServeOptions& options) {
   json old = json::array();
   for (const OldGrants::View& each : view.old) {
     if (old.size() == limits::kSessions) break;
@@ -198,9 +198,14 @@ json kept_json(const Keep::View& view) {
                    {"silent_s", each.silent.ns / 1'000'000'000},
                    {"stalled", each.stalled}});
   }
-  return {{"by", view.kind},       {"alive", view.alive},      {"format", mem::kKeptFormat},
-          {"stored", view.stored}, {"blocks", view.blocks},    {"old_grants", view.old_grants},
-          {"old_sessions", old},   {"not_kept", view.not_kept}};
+  json kept = {{"by", view.kind},       {"alive", view.alive},      {"format", mem::kKeptFormat},
+               {"stored", view.stored}, {"blocks", view.blocks},    {"old_grants", view.old_grants},
+               {"old_sessions", old},   {"not_kept", view.not_kept}};
+  if (options.keeping != ServeOptions::Keeping::kKeeper) return kept;
+  kept["keeper"] = view.alive ? ::getppid() : 0;
+  kept["came"] = options.came;
+  kept["why"] = options.why_came;
+  return kept;
 }
 }  // namespace
 
@@ -265,7 +270,7 @@ std::string Manager::status_json() const {
                  {"stalls", host_->stalls().stats().stalls},
                  {"revivals", host_->stalls().stats().revivals},
                  {"stalled_killed", host_->stalls().stats().condemned}};
-  if (keep_) status["kept"] = kept_json(keep_->view());
+  if (keep_) status["kept"] = kept_json(keep_->view(), options_);
   if (ssd_) status["loads"] = loads_json(core);
   if (ssd_) status["ssd"] = ssd_json(*ssd_);
   return status.dump(-1, ' ', false, json::error_handler_t::replace);

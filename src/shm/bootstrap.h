@@ -60,12 +60,19 @@ struct Peer {
 Result<Peer> authenticate_peer(const Socket& socket);
 bool process_ended(const UniqueFd& pidfd);
 
+// A keeper's claim to a socket path: it starts the Managers there, also while none runs. As long as
+// the descriptor is open. kBusy: another keeper has it.
+Result<UniqueFd> claim_path(const std::string& path);
+// The process that has it; nullopt: nobody, or it cannot be told.
+std::optional<int> path_claimed_by(const std::string& path);
+
 class Listener {
  public:
   // Makes the directory (0700; refuses one of another owner or of a wider mode), takes
   // a lock file beside the socket (a second Manager on the path is refused by name),
   // replaces a stale socket file, binds 0600, listens.
-  static Result<Listener> open(const std::string& path);
+  // `keeper`: whose claim does not count; a path that another one claims is refused.
+  static Result<Listener> open(const std::string& path, std::optional<int> keeper = {});
   Listener(Listener&&) noexcept = default;
   ~Listener();  // removes the socket file only if it is still ours
   int fd() const { return fd_.get(); }

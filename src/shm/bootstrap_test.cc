@@ -274,6 +274,25 @@ TEST_F(SocketPath, ASecondManagerIsRefusedByThePidOfTheFirst) {
   EXPECT_TRUE(connect_to(path, 1000).ok()) << "the first one serves on";
 }
 
+// Between two Managers of a keeper the path is nobody else's.
+TEST_F(SocketPath, AKeeperClaimsItWithoutAManager) {
+  EXPECT_EQ(path_claimed_by(path), std::nullopt);
+  {
+    auto claim = claim_path(path);
+    ASSERT_TRUE(claim.ok()) << claim.error().message();
+    EXPECT_EQ(path_claimed_by(path), ::getpid());
+    EXPECT_EQ(path_claimed_by(path), ::getpid()) << "to ask does not take it";
+    EXPECT_NE(refusal().find("keeper (orbitkv serve --keep, pid " + std::to_string(::getpid())),
+              std::string::npos)
+        << refusal();
+    EXPECT_EQ(claim_path(path).error().code(), Code::kBusy);
+    EXPECT_TRUE(Listener::open(path, ::getpid()).ok()) << "its own child";
+    EXPECT_FALSE(Listener::open(path, 1).ok()) << "another keeper's";
+  }
+  EXPECT_EQ(path_claimed_by(path), std::nullopt) << "it goes with its process";
+  EXPECT_TRUE(Listener::open(path).ok());
+}
+
 TEST_F(SocketPath, AStaleSocketIsReplaced) {
   const int status = in_child([&] {
     static std::optional<Result<Listener>> listener;

@@ -68,23 +68,58 @@ Status check_directory(const std::string& directory) {
   return check_parent(directory);
 }
 
-Result<UniqueFd> take_lock(const std::string& socket_path) {
-  const std::string path = socket_path + ".lock";
+Status check_path(const std::string& path) {
+  if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path)) {
+    return reject("socket path \"" + path + "\" must have 1 to " +
+                  std::to_string(sizeof(sockaddr_un::sun_path) - 1) +
+                  " bytes; choose another --bootstrap-socket");
+  }
+  const std::string directory = parent_of(path);
+  ORBITKV_RETURN_IF_ERROR(make_directories(directory));
+  return check_directory(directory);
+}
+
+Result<UniqueFd> open_lock(const std::string& path) {
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock.valid()) return errno_error("cannot open lock file " + path);
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
-    const std::string pid = std::to_string(::getpid()) + "\n";
-    if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) {
-      return errno_error("cannot write lock file " + path);
-    }
-    return lock;
-  }
-  if (errno != EWOULDBLOCK) return errno_error("cannot lock " + path);
+  return lock;
+}
+
+// Who has locked it says so in it.
+Status write_pid(const UniqueFd& lock, const std::string& path) {
+  const std::string pid = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), pid.data(), pid.size(), 0) < 0)
+    return errno_error("cannot write lock file " + path);
+  return ok_status();
+}
+std::string read_pid(const UniqueFd& lock) {
   char pid[16] = {};
   const ssize_t n = ::pread(lock.get(), pid, sizeof pid - 1, 0);
   pid[n > 0 ? ::strcspn(pid, "\n") : 0] = '\0';
-  return busy("another Manager (pid " + std::string(pid) + ") serves " + socket_path +
+  return pid;
+}
+
+Result<UniqueFd> take_lock(const std::string& socket_path) {
+  const std::string path = socket_path + ".lock";
+  ORBITKV_ASSIGN_OR_RETURN(UniqueFd lock, open_lock(path));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
+    ORBITKV_RETURN_IF_ERROR(write_pid(lock, path));
+    return lock;
+  }
+  if (errno != EWOULDBLOCK) return errno_error("cannot lock " + path);
+  return busy("another Manager (pid " + read_pid(lock) + ") serves " + socket_path +
               "; stop it or choose another --bootstrap-socket");
+}
+
+// Of a whole file, by an open description: it can be asked for without being taken.
+struct flock whole_file() {
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+std::string claim_of(const std::string& socket_path) {
+  return socket_path + ".keeper";
 }
 
 // Under the lock: a socket that lies there belongs to a Manager that has ended.
@@ -124,15 +159,34 @@ std::string default_socket_path() {
   return base + "/orbitkv/manager.sock";
 }
 
-Result<Listener> Listener::open(const std::string& path) {
-  if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path)) {
-    return reject("socket path \"" + path + "\" must have 1 to " +
-                  std::to_string(sizeof(sockaddr_un::sun_path) - 1) +
-                  " bytes; choose another --bootstrap-socket");
+Result<UniqueFd> claim_path(const std::string& path) {
+  ORBITKV_RETURN_IF_ERROR(check_path(path));
+  const std::string name = claim_of(path);
+  ORBITKV_ASSIGN_OR_RETURN(UniqueFd claim, open_lock(name));
+  struct flock lock = whole_file();
+  if (::fcntl(claim.get(), F_OFD_SETLK, &lock) == 0) {
+    ORBITKV_RETURN_IF_ERROR(write_pid(claim, name));
+    return claim;
   }
-  const std::string directory = parent_of(path);
-  ORBITKV_RETURN_IF_ERROR(make_directories(directory));
-  ORBITKV_RETURN_IF_ERROR(check_directory(directory));
+  if (errno != EAGAIN && errno != EACCES) return errno_error("cannot lock " + name);
+  return busy("another keeper (orbitkv serve --keep, pid " + read_pid(claim) + ") starts the Managers at " +
+              path + "; stop it or choose another --bootstrap-socket");
+}
+
+std::optional<int> path_claimed_by(const std::string& path) {
+  const UniqueFd claim(::open(claim_of(path).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  struct flock lock = whole_file();
+  if (!claim.valid() || ::fcntl(claim.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type == F_UNLCK)
+    return std::nullopt;
+  return std::atoi(read_pid(claim).c_str());
+}
+
+Result<Listener> Listener::open(const std::string& path, std::optional<int> keeper) {
+  ORBITKV_RETURN_IF_ERROR(check_path(path));
+  if (const auto claimed = path_claimed_by(path); claimed && claimed != keeper)
+    return busy("the Managers at " + path + " are started by a keeper (orbitkv serve --keep, pid " +
+                std::to_string(*claimed) +
+                "), which keeps the blocks of the last one; stop it or choose another --bootstrap-socket");
   Listener listener;
   ORBITKV_ASSIGN_OR_RETURN(listener.lock_, take_lock(path));
   ORBITKV_RETURN_IF_ERROR(remove_stale(path));

@@ -1,7 +1,9 @@
 // Managers that die or are upgraded under `serve --keep`: blocks and mappings stay, no byte is
 // wrong, and nothing that may still be written to is lent again.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -299,6 +301,52 @@ TEST(Keep, AStopEndsBoth) {
   ASSERT_TRUE(status);
   EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 0);
   EXPECT_NE(::kill(manager, 0), 0);
+}
+
+// Whatever was kept goes with the keeper; that is said.
+TEST(Keep, AStopBetweenTwoManagersSaysWhatGoes) {
+  for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) {
+    SCOPED_TRACE(signal);
+    Kept kept;
+    kept.keeper().signal(SIGSTOP);
+    ASSERT_TRUE(kept.keeper().stopped_within());
+    const pid_t manager = kept.manager_pid();
+    ::kill(manager, SIGKILL);
+    // Somebody else has the lock of the socket, so that the next one has to wait.
+    const UniqueFd lock(::open((kept.manager().socket() + ".lock").c_str(), O_RDWR | O_CLOEXEC));
+    const TimePoint deadline = monotonic_now() + seconds(20);
+    while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && monotonic_now() < deadline) ::usleep(1000);
+    kept.keeper().signal(SIGCONT);
+    const auto said = [&](const char* text) { return kept.manager().log().find(text) != std::string::npos; };
+    while (!said("cannot start now") && monotonic_now() < deadline) ::usleep(1000);
+    ASSERT_TRUE(said("cannot start now")) << kept.manager().log();
+    kept.keeper().signal(signal);
+    EXPECT_TRUE(kept.keeper().ended_within());
+    EXPECT_TRUE(said("were kept in memory are let go of")) << kept.manager().log();
+  }
+}
+
+TEST(Keep, StatusSaysWhoKeepsAndThatTheKeeperHasEnded) {
+  Kept kept;
+  Directory directory;
+  const auto status = [&] {
+    const std::string out = directory.path() + "/out";
+    Process process(
+        {"/bin/sh", "-c",
+         orbitkv_binary() + " status --bootstrap-socket " + kept.manager().socket() + " > " + out},
+        {{}, "/dev/null", 0});
+    EXPECT_EQ(process.ended_within(), 0);
+    std::ifstream file(out);
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != text.npos;
+  };
+  EXPECT_TRUE(has(status(), "kept      by the keeper (pid " + std::to_string(kept.keeper().pid()) + ")"));
+  kept.keeper().signal(SIGKILL);
+  ASSERT_TRUE(kept.keeper().ended_within());
+  kept.manager().settle("kept.keeper", 0);
+  EXPECT_TRUE(has(status(), "kept      NOTHING: the keeper has ended")) << status();
 }
 
 // A wrong option is said once, and not tried again.

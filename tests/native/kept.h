@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -51,9 +53,14 @@ class Kept {
   int upgrade(const std::vector<std::string>& more = {}) {
     std::vector<std::string> command = {orbitkv_binary(), "upgrade", "--bootstrap-socket", manager_.socket()};
     command.insert(command.end(), more.begin(), more.end());
-    Process process(command, {{}, "/dev/null", 0});
+    Process process(command, {{}, said_in(), 0});
     const auto status = process.ended_within();
     return status && WIFEXITED(*status) ? WEXITSTATUS(*status) : -1;
+  }
+  // All upgrades, on stderr.
+  std::string said() const {
+    std::ifstream file(said_in());
+    return {std::istreambuf_iterator<char>(file), {}};
   }
 
  private:
@@ -61,7 +68,10 @@ class Kept {
     flags.insert(flags.end(), {"--keep", "--keep-with", "keeper", "--retire-after", "50"});
     return flags;
   }
+  std::string said_in() const { return directory_.path() + "/said"; }
+  Directory directory_;
   Manager manager_;
+  Guard guard_{manager_.socket() + ".lock"};
 };
 
 inline bool attached_again(Engine& engine, std::uint64_t old_incarnation) {

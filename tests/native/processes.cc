@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -191,6 +192,41 @@ void end_with_children(Process& keeper) {
   }
   keeper.signal(SIGKILL);
   keeper.ended_within();
+}
+
+// ---- Guard ----
+
+namespace {
+// The keeper has gone with the test, and starts nobody any more.
+[[noreturn]] void guard(int test, const char* lock_file) {
+  char byte = 0;
+  while (::read(test, &byte, 1) < 0 && errno == EINTR) {
+  }
+  char number[16] = {};
+  const int file = ::open(lock_file, O_RDONLY | O_CLOEXEC);
+  const bool held = file >= 0 && ::flock(file, LOCK_EX | LOCK_NB) != 0;
+  if (held && ::pread(file, number, sizeof number - 1, 0) > 0)
+    if (const int pid = std::atoi(number); pid > 1) ::kill(pid, SIGKILL);
+  ::_exit(0);
+}
+}  // namespace
+
+Guard::Guard(const std::string& lock_file) {
+  int ends[2];
+  ORBITKV_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "pipe");
+  open_ = UniqueFd(ends[1]);
+  const UniqueFd read(ends[0]);
+  pid_ = ::fork();
+  ORBITKV_CHECK(pid_ >= 0, "fork");
+  if (pid_ > 0) return;
+  (void)::setsid();  // what ends the test's group does not end this
+  ::close(ends[1]);
+  guard(ends[0], lock_file.c_str());
+}
+
+Guard::~Guard() {
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
 }
 
 // ---- Manager ----

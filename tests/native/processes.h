@@ -52,6 +52,19 @@ class Process {
 // no other meanwhile; nobody is asked, for a Manager that starts, or has just been killed, does not answer.
 void end_with_children(Process& keeper);
 
+// Beside a Manager that a keeper has forked: when the test's process ends in whatever way, the process
+// whose number stands in the lock file is ended.
+class Guard {
+ public:
+  explicit Guard(const std::string& lock_file);
+  Guard(const Guard&) = delete;
+  ~Guard();
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd open_;  // as long as the test lives
+};
+
 // A directory of its own, under TMPDIR, that goes with the test.
 class Directory {
  public:

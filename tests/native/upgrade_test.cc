@@ -87,7 +87,8 @@ TEST_F(Upgrade, ABinaryThatSaysNoEndIsEnded) {
 
 TEST_F(Upgrade, ABinaryThatDoesNotServeIsGivenUpAndForgotten) {
   const std::string bad = script(directory, "exit 1");
-  EXPECT_EQ(kept.upgrade({"--binary", bad}), 0);
+  EXPECT_EQ(kept.upgrade({"--binary", bad}), 1);
+  EXPECT_NE(kept.said().find("does not serve (exit status 1): back to"), std::string::npos) << kept.said();
   expect_next_life(kBlocks);
   EXPECT_TRUE(says(kept, "does not serve"));
   // What stands at the path of the running one is not the bad one.
@@ -101,15 +102,66 @@ TEST_F(Upgrade, AHangupOfTheManagerIsOneToo) {
   expect_next_life(kBlocks);
 }
 
+// The keeper asks what stands at the path first, as orbitkv upgrade does.
+TEST(UpgradeByHangup, OneThatCannotSayWhatItCouldGoOnWithIsRefused) {
+  Directory directory;
+  const std::string path = directory.path() + "/orbitkv";
+  std::filesystem::copy_file(orbitkv_binary(), path);
+  Kept kept;
+  ASSERT_EQ(kept.upgrade({"--binary", path}), 0) << kept.said();
+  const pid_t pid = kept.manager_pid();
+  std::filesystem::remove(path);
+  std::filesystem::copy_file("/bin/false", path);
+  kept.keeper().signal(SIGHUP);
+  EXPECT_TRUE(says(kept, "cannot say what it could go on with")) << kept.manager().log();
+  EXPECT_EQ(kept.manager_pid(), pid) << "it serves on";
+  std::filesystem::remove(path);
+  EXPECT_EQ(kept.upgrade(), 1);
+  EXPECT_NE(kept.said().find("No such file"), std::string::npos) << kept.said();
+}
+
+// Nobody else has the path in the gap, and whoever asks for something waits for the next one.
+TEST_F(Upgrade, TheGapBelongsToTheKeeper) {
+  const std::string slow = script(directory, "sleep 0.5; exec " + orbitkv_binary() + " \"$@\"");
+  std::thread upgrades([&] { EXPECT_EQ(kept.upgrade({"--binary", slow}), 0) << kept.said(); });
+  while (::kill(pid, 0) == 0) ::usleep(1000);
+  Process other(
+      {orbitkv_binary(), "serve", "--pool-size", "64MiB", "--bootstrap-socket", kept.manager().socket()},
+      {{}, directory.path() + "/other.log", 0});
+  Process keeper({orbitkv_binary(), "serve", "--keep", "--keep-with", "keeper", "--pool-size", "64MiB",
+                  "--bootstrap-socket", kept.manager().socket()},
+                 {{}, directory.path() + "/other.log", 0});
+  const std::string answer = directory.path() + "/answer";
+  Process asks({orbitkv_binary(), "status", "--bootstrap-socket", kept.manager().socket()}, {{}, answer, 0});
+  EXPECT_EQ(other.ended_within(), 1 << 8) << "it took the path of the keeper's";
+  EXPECT_EQ(keeper.ended_within(), 1 << 8);
+  ASSERT_TRUE(asks.ended_within());
+  std::ifstream file(answer);
+  const std::string why{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_TRUE(why.empty() || why.find("its keeper (pid") != why.npos) << why;
+  upgrades.join();
+  expect_next_life(kBlocks);
+}
+
+TEST_F(Upgrade, WhatTheOperatorJustWantedOutlivesIt) {
+  Process add({orbitkv_binary(), "pool", "add", "64MiB", "--bootstrap-socket", kept.manager().socket()},
+              {{}, "/dev/null", 0});
+  ASSERT_EQ(add.ended_within(), 0);
+  ASSERT_EQ(kept.upgrade(), 0) << kept.said();
+  EXPECT_EQ(kept.manager().status()["pool.wanted_slabs"], 2u);
+  EXPECT_EQ(kept.manager().settle("pool.capacity", 128u << 20), 128u << 20);
+  EXPECT_TRUE(says(kept, "with a pool of 128.0 MiB"));
+}
+
 // It has taken over what is kept by then, and written its own table.
 TEST_F(Upgrade, OneThatFailsWhenItHasTakenOverLeavesAllOfIt) {
-  EXPECT_EQ(kept.upgrade({"--binary", script(directory, serve_with("manager_not_ready:fail:1"))}), 0);
+  EXPECT_EQ(kept.upgrade({"--binary", script(directory, serve_with("manager_not_ready:fail:1"))}), 1);
   expect_next_life(kBlocks);
   EXPECT_TRUE(says(kept, "does not serve"));
 }
 
 TEST_F(Upgrade, OneThatFindsThatItCannotGoOnLetsGoOfNothing) {
-  EXPECT_EQ(kept.upgrade({"--binary", script(directory, serve_with("manager_kept_format:fail:*"))}), 0);
+  EXPECT_EQ(kept.upgrade({"--binary", script(directory, serve_with("manager_kept_format:fail:*"))}), 1);
   expect_next_life(kBlocks);
   EXPECT_TRUE(says(kept, "cannot go on with what is kept: back to"));
 }

@@ -70,6 +70,14 @@ def test_digests_name_one_namespace_each(filled):
     assert manager.status()["blocks"] == 4
 
 
+def test_without_an_ssd_force_drops_everything(filled):
+    manager, _ = filled
+    assert manager.command("drop", "--all-unasked", "--force", "--dry-run")["evicted"] == 9
+    assert manager.status()["blocks"] == 9
+    assert manager.command("drop", "--all-unasked", "--force")["evicted"] == 9
+    assert manager.status()["blocks"] == 0
+
+
 def test_what_was_just_used_is_not_old(filled):
     manager, engines = filled
     assert manager.command("drop", "--older-than", "1m")["evicted"] == 0

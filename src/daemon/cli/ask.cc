@@ -1,9 +1,13 @@
 #include "daemon/cli/ask.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <vector>
 
 #include "base/limits.h"
 #include "base/text.h"
+#include "base/time.h"
 #include "base/version.h"
 #include "shm/bootstrap.h"
 #include "wire/lifecycle.h"
@@ -11,29 +15,68 @@
 namespace orbitkv::daemon::cli {
 namespace {
 
-Result<shm::Message> ask(shm::Socket& socket, std::span<const std::byte> frame, int timeout_ms) {
+constexpr Duration kNextWithin = seconds(2);
+constexpr useconds_t kPauseUs = 20'000;
+
+// How far it came with a Manager that did not answer.
+enum class Told : std::uint8_t { kNothing, kQuestion, kSentOn };
+
+Result<shm::Message> ask(shm::Socket& socket, std::span<const std::byte> frame, int timeout_ms, Told& told) {
   ORBITKV_ASSIGN_OR_RETURN(auto reply, socket.ask_within(frame, timeout_ms));
-  if (auto refused = wire::decode_socket_error(reply.frame); refused.ok())
-    return Error(refused->code, refused->text);
-  return reply;
+  auto refused = wire::decode_socket_error(reply.frame);
+  if (!refused.ok()) return reply;
+  told = Told::kSentOn;
+  return Error(refused->code, refused->text);
 }
 
-}  // namespace
-
-Result<std::string> ask_manager(const Asker& asker, std::span<const std::byte> question) {
-  const std::string path = asker.socket.empty() ? shm::default_socket_path() : asker.socket;
+Result<std::string> ask_once(const Asker& asker, const std::string& path, std::span<const std::byte> question,
+                             Told& told) {
   const int timeout_ms = static_cast<int>(asker.timeout_ms);
+  told = Told::kNothing;
   ORBITKV_ASSIGN_OR_RETURN(auto socket, shm::connect_to(path, timeout_ms));
   ORBITKV_ASSIGN_OR_RETURN(auto peer, shm::authenticate_peer(socket));
   std::vector<std::byte> hello;
   wire::encode(wire::Hello{wire::kAbiVersion, wire::PeerRole::kStatus,
                            std::string("orbitkv ") + asker.command + " " + kVersion},
                hello);
-  ORBITKV_ASSIGN_OR_RETURN(auto greeting, ask(socket, hello, timeout_ms));
+  ORBITKV_ASSIGN_OR_RETURN(auto greeting, ask(socket, hello, timeout_ms, told));
   ORBITKV_RETURN_IF_ERROR(wire::decode_hello_reply(greeting.frame));
-  ORBITKV_ASSIGN_OR_RETURN(auto reply, ask(socket, question, timeout_ms));
+  told = Told::kQuestion;
+  ORBITKV_ASSIGN_OR_RETURN(auto reply, ask(socket, question, timeout_ms, told));
   ORBITKV_ASSIGN_OR_RETURN(auto answer, wire::decode_status_reply(reply.frame));
   return answer.json;
+}
+
+// `again`: a question that may be asked twice.
+Result<std::string> ask_next(const Asker& asker, std::span<const std::byte> question, bool again) {
+  const std::string path = asker.socket.empty() ? shm::default_socket_path() : asker.socket;
+  const TimePoint end = monotonic_now() + std::min(kNextWithin, milliseconds(asker.timeout_ms));
+  for (;; ::usleep(kPauseUs)) {
+    Told told = Told::kNothing;
+    auto answer = ask_once(asker, path, question, told);
+    if (answer.ok() || answer.error().code() != Code::kReconnect) return answer;
+    if (told == Told::kQuestion && !again)
+      return reconnect("the Manager ended before it answered; look whether it did so, and ask again");
+    const auto keeper = shm::path_claimed_by(path);
+    if (!keeper || (told == Told::kSentOn && !asker.next)) return answer;
+    if (monotonic_now() >= end)
+      return reconnect(
+          format_text("no Manager serves at %s yet: its keeper (pid %d) starts the next one; ask "
+                      "again, or see the log of orbitkv serve",
+                      path.c_str(), *keeper));
+  }
+}
+
+}  // namespace
+
+Result<std::string> ask_manager(const Asker& asker, std::span<const std::byte> question) {
+  return ask_next(asker, question, true);
+}
+
+Result<std::string> ask_status(const Asker& asker) {
+  std::vector<std::byte> question;
+  wire::encode(wire::StatusRequest{1}, question);
+  return ask_manager(asker, question);
 }
 
 Result<std::string> ask_control(const Asker& asker, const std::string& command) {
@@ -42,7 +85,7 @@ Result<std::string> ask_control(const Asker& asker, const std::string& command) 
                               static_cast<unsigned>(limits::kControlBytes)));
   std::vector<std::byte> question;
   wire::encode(wire::ControlRequest{1, command}, question);
-  return ask_manager(asker, question);
+  return ask_next(asker, question, false);
 }
 
 }  // namespace orbitkv::daemon::cli

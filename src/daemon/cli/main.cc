@@ -88,7 +88,8 @@ void add_serve_keep(CLI::App& serve, daemon::cli::ServeFlags& flags) {
       .add_flag(
           "--keep", flags.keep,
           "blocks outlive the Manager's process: when it dies or is upgraded (orbitkv upgrade, or SIGHUP)\n"
-          "the next one goes on with them, and engines keep their mappings")
+          "the next one goes on with them, and engines keep their mappings. While it runs, nobody else can\n"
+          "serve at its socket")
       ->group("KEEP");
   serve
       .add_option("--keep-with", flags.keep_with,
@@ -129,9 +130,10 @@ void add_serve(CLI::App& app, daemon::cli::ServeFlags& flags) {
                    "seconds, 1 to 86400, that a hit stays pinned for its restore")
       ->capture_default_str();
   serve
-      ->add_option("--publish-wait", flags.publish_wait_ms,
-                   "milliseconds that a publish waits for another publisher of the same block; no more than\n"
-                   "--incomplete-ttl")
+      ->add_option(
+          "--publish-wait", flags.publish_wait_ms,
+          "milliseconds that a publish waits for another publisher of the same block, and at the start\n"
+          "for memory; no more than --incomplete-ttl")
       ->capture_default_str();
   serve
       ->add_option("--incomplete-ttl", flags.incomplete_ttl_s,
@@ -176,7 +178,8 @@ void add_upgrade(CLI::App& app, daemon::cli::UpgradeFlags& flags) {
       "Engines go on: they attach to the new one by themselves and keep what they have mapped. A binary "
       "that\n"
       "could not go on with the blocks is refused, and one that does not come to serve is given up for the\n"
-      "one before. Under systemd: systemctl reload.");
+      "one before. It returns when the new one serves; exit status 1: that did not come to be, and why.\n"
+      "Under systemd: systemctl reload.");
   upgrade->add_option("--bootstrap-socket", flags.socket,
                       "socket of the Manager [the default path of serve]");
   upgrade->add_option("--binary", flags.binary,
@@ -216,7 +219,8 @@ void add_drop(CLI::App& app, daemon::cli::DropFlags& flags) {
       "to 45d");
   drop->add_flag("--all-unasked", flags.all_unasked,
                  "what no engine has asked for since the Manager started");
-  drop->add_flag("--force", flags.force, "--all-unasked also while no engine has registered: everything");
+  drop->add_flag("--force", flags.force,
+                 "--all-unasked also while no engine has registered: everything; so it is without an SSD");
   drop->add_flag("--memory-only", flags.memory_only, "what is on SSD stays");
   drop->add_flag("--ssd-only", flags.ssd_only, "what is in memory stays, and may be written to SSD again");
   drop->add_flag("--dry-run", flags.dry_run, "say what would go");

@@ -221,11 +221,16 @@ int failed_start(ServeOptions::Keeping keeping, const Error& error) {
   return error.code() == Code::kRecompute ? kExitCannotKeep : kExitFailed;
 }
 
-int keep(const std::vector<std::string>& arguments) {
+std::string text_of_environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? text : "";
+}
+
+int keep(const std::string& socket, const std::vector<std::string>& arguments) {
   std::error_code error;
   const std::string binary = std::filesystem::read_symlink("/proc/self/exe", error);
   auto keeper = error ? Result<std::unique_ptr<Keeper>>(reject("/proc/self/exe cannot be read"))
-                      : Keeper::create({binary, arguments});
+                      : Keeper::create({.binary = binary, .arguments = arguments, .socket = socket});
   if (!keeper.ok()) {
     std::fprintf(stderr, "orbitkv serve: %s\n", keeper.error().message().c_str());
     return 1;
@@ -283,10 +288,12 @@ int serve(const ServeFlags& flags, const std::vector<std::string>& arguments) {
   }
   set_log_level(*level);
   ::signal(SIGPIPE, SIG_IGN);  // the pool outlives whoever reads the log
-  if (!*keeper) return keep(arguments);
+  if (!*keeper) return keep(options->socket, arguments);
   options->keeping = **keeper;
   options->keeper_fd = flags.keeper_fd;
   options->start = life_start_of(flags.keeper_says);
+  options->came = text_of_environment(kLifeCame);
+  options->why_came = text_of_environment(kLifeWhy);
   auto manager = Manager::create(*options);
   if (!manager.ok()) {
     std::fprintf(stderr, "orbitkv serve: %s\n", manager.error().message().c_str());
@@ -295,7 +302,7 @@ int serve(const ServeFlags& flags, const std::vector<std::string>& arguments) {
     return code;
   }
   ORBITKV_INFO("orbitkv %s serves at %s with a pool of %s (huge pages %s)", kVersion, options->socket.c_str(),
-               format_size(options->pool.bytes).c_str(), flags.huge_pages.c_str());
+               format_size((*manager)->wanted_bytes()).c_str(), flags.huge_pages.c_str());
   const int code = (*manager)->run();
   if ((*manager)->left()) ::_exit(kExitMadePlace);
   ORBITKV_INFO("stopped");

@@ -1,11 +1,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "daemon/cli/ask.h"
 #include "daemon/cli/commands.h"
 #include "daemon/cli/fields.h"
-#include "wire/lifecycle.h"
 
 namespace orbitkv::daemon::cli {
 namespace {
@@ -41,6 +39,35 @@ void print_nodes(const json& pool) {
               count_of(pool, "remote"));
 }
 
+// What would be there after this Manager's death, and what is wrong with that.
+void print_kept(const json& status) {
+  if (!status.contains("kept")) {
+    std::printf("kept      nothing: what is in memory ends with this process (serve --keep)\n");
+    return;
+  }
+  const json& kept = status.at("kept");
+  const bool alive = kept.at("alive").get<bool>();
+  const auto by = kept.at("by").get<std::string>();
+  if (!alive) {
+    std::printf(
+        "kept      NOTHING: the %s has ended; restart orbitkv serve --keep when it suits, for what is in "
+        "memory\n"
+        "          ends with this process, and it cannot be upgraded\n",
+        by.c_str());
+    return;
+  }
+  const std::string pid = kept.contains("keeper") ? " (pid " + kept.at("keeper").dump() + ")" : "";
+  std::printf("kept      by the %s%s: %llu blocks were taken over at the start\n", by.c_str(), pid.c_str(),
+              count_of(kept, "blocks"));
+  if (!kept.at("stored").get<bool>())
+    std::printf("          NOT ALL: the %s did not take what a next Manager needs, which would start cold\n",
+                by.c_str());
+  if (const auto missing = count_of(kept, "not_kept"); missing > 0)
+    std::printf("          %llu descriptors were not taken: is the limit of open files reached?\n", missing);
+  if (kept.value("came", "") == "back")
+    std::printf("          the last upgrade failed: %s\n", kept.at("why").get<std::string>().c_str());
+}
+
 void print_text(const json& status) {
   const json& pool = status.at("pool");
   std::printf("orbitkv %s at %s, incarnation %s, up %.0f s%s\n",
@@ -69,6 +96,7 @@ void print_text(const json& status) {
   std::printf("restore   %llu blocks, %llu failed operations, %llu failed verifications\n", count("restored"),
               count("failed_restores"), count("failed_verifications"));
   if (status.contains("ssd")) print_ssd(status.at("ssd"));
+  print_kept(status);
   for (const json& session : status.at("sessions"))
     std::printf("session   %2d %s, pid %d, %s, %d operations\n", session.at("id").get<int>(),
                 session.at("name").get<std::string>().c_str(), session.at("pid").get<int>(),
@@ -81,9 +109,7 @@ void print_text(const json& status) {
 }  // namespace
 
 int status(const StatusFlags& flags) {
-  std::vector<std::byte> question;
-  wire::encode(wire::StatusRequest{1}, question);
-  auto text = ask_manager({flags.socket, "status", flags.timeout_ms}, question);
+  auto text = ask_status({flags.socket, "status", flags.timeout_ms});
   if (!text.ok()) {
     std::fprintf(stderr, "orbitkv status: %s\n", text.error().message().c_str());
     return 1;

@@ -1,4 +1,5 @@
-// orbitkv upgrade: asks the new binary whether it could go on, then the Manager to make place.
+// orbitkv upgrade: asks the new binary whether it could go on, then the Manager to make place, and
+// waits for who comes.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -15,13 +16,15 @@
 #include "base/unique_fd.h"
 #include "daemon/cli/ask.h"
 #include "daemon/cli/commands.h"
-#include "wire/lifecycle.h"
+#include "shm/bootstrap.h"
 
 namespace orbitkv::daemon::cli {
 namespace {
 using nlohmann::json;
 
 constexpr std::uint32_t kAskMs = 10'000;
+constexpr Duration kServesWithin = seconds(120);  // it may have to wait for memory or for a lock
+constexpr useconds_t kPauseUs = 20'000;
 constexpr Duration kSaysWithin = seconds(10);
 constexpr Duration kEndsWithin = seconds(2);  // when it has said all
 constexpr std::size_t kMostSaid = 4096;
@@ -70,20 +73,24 @@ Result<std::string> said_by(const std::string& binary) {
   return text;
 }
 
-// What the running one keeps, and at which path it stands.
+// What the running one keeps, at which path it stands, and how it came to be.
 struct Running {
   std::uint64_t format = 0;
-  std::string path;
+  std::string path, incarnation, version, came, why;
+  int pid = 0;
 };
 Result<Running> running(const std::string& socket) {
-  std::vector<std::byte> question;
-  wire::encode(wire::StatusRequest{1}, question);
-  ORBITKV_ASSIGN_OR_RETURN(const std::string text, ask_manager({socket, "upgrade", kAskMs}, question));
+  ORBITKV_ASSIGN_OR_RETURN(const std::string text, ask_status({socket, "upgrade", kAskMs}));
   const json status = json::parse(text, nullptr, false);
   if (!status.is_object()) return bug("the Manager's status is no JSON object");
   if (!status.contains("kept")) return reject("nothing of this Manager outlives it; start it with --keep");
   Running out;
   out.format = status["kept"].value("format", std::uint64_t{0});
+  out.came = status["kept"].value("came", "");
+  out.why = status["kept"].value("why", "");
+  out.incarnation = status.value("incarnation", "");
+  out.version = status.value("version", "");
+  out.pid = status.value("pid", 0);
   std::error_code error;
   out.path = std::filesystem::read_symlink("/proc/" + std::to_string(status.value("pid", 0)) + "/exe", error);
   const std::string gone = " (deleted)";
@@ -91,8 +98,7 @@ Result<Running> running(const std::string& socket) {
   return out;
 }
 
-Status check_successor(const UpgradeFlags& flags) {
-  ORBITKV_ASSIGN_OR_RETURN(const Running now, running(flags.socket));
+Status check_successor(const UpgradeFlags& flags, const Running& now) {
   const std::string& path = flags.binary.empty() ? now.path : flags.binary;
   if (path.empty())
     return reject(
@@ -113,22 +119,56 @@ Status check_successor(const UpgradeFlags& flags) {
                             static_cast<unsigned long long>(now.format), remedy));
 }
 
-Result<std::string> ask_for_place(const UpgradeFlags& flags) {
-  if (!flags.cold) ORBITKV_RETURN_IF_ERROR(check_successor(flags));
+Status ask_for_place(const UpgradeFlags& flags, const Running& now) {
+  if (!flags.cold) ORBITKV_RETURN_IF_ERROR(check_successor(flags, now));
   json request = {{"command", "upgrade"}};
   if (!flags.binary.empty()) request["binary"] = flags.binary;
   if (flags.cold) request["cold"] = true;
-  return ask_control({flags.socket, "orbitkv upgrade", kAskMs}, request.dump());
+  const auto answer = ask_control({flags.socket, "orbitkv upgrade", kAskMs, false}, request.dump());
+  return answer.ok() ? ok_status() : Status(answer.error());
+}
+
+// The one that serves after `before`; an error: it is not the successor.
+Result<Running> next_after(const UpgradeFlags& flags, const Running& before) {
+  const TimePoint end = monotonic_now() + kServesWithin;
+  for (;; ::usleep(kPauseUs)) {
+    const auto now = running(flags.socket);
+    if (now.ok() && now->incarnation != before.incarnation) {
+      if (now->came == "successor" || now->came.empty()) return *now;
+      return reject("the successor does not serve, and the Manager before goes on with all that was kept: " +
+                    now->why);
+    }
+    const std::string path = flags.socket.empty() ? shm::default_socket_path() : flags.socket;
+    if (!now.ok() && !shm::path_claimed_by(path))
+      return reject(
+          "neither the successor nor the Manager before serves, and the keeper has ended; see the log "
+          "of orbitkv serve, and start it again");
+    if (monotonic_now() >= end)
+      return busy(
+          "the Manager made place, and its successor does not serve yet: the keeper tries on, or goes "
+          "back to the one before; see orbitkv status and the log of orbitkv serve");
+  }
+}
+
+Result<Running> put_in_place(const UpgradeFlags& flags) {
+  ORBITKV_ASSIGN_OR_RETURN(const Running before, running(flags.socket));
+  ORBITKV_RETURN_IF_ERROR(ask_for_place(flags, before));
+  return next_after(flags, before);
 }
 }  // namespace
 
 int upgrade(const UpgradeFlags& flags) {
-  const auto answer = ask_for_place(flags);
-  if (!answer.ok()) {
-    std::fprintf(stderr, "orbitkv upgrade: %s\n", answer.error().message().c_str());
+  const auto now = put_in_place(flags);
+  if (!now.ok()) {
+    std::fprintf(stderr, "orbitkv upgrade: %s\n", now.error().message().c_str());
     return 1;
   }
-  std::printf("%s\n", flags.json ? answer->c_str() : "the Manager makes place for its successor");
+  if (flags.json)
+    std::printf("%s\n",
+                json({{"upgraded", true}, {"version", now->version}, {"pid", now->pid}}).dump().c_str());
+  else
+    std::printf("orbitkv %s serves in the place of the one before (pid %d)\n", now->version.c_str(),
+                now->pid);
   return 0;
 }
 
