@@ -1,11 +1,13 @@
 """A Manager of its own for a test: started, asked, killed, started again."""
 
+import ctypes
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -13,6 +15,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def binary() -> str:
     return os.environ.get("ORBITKV_BIN") or str(ROOT / "build/release/bin/orbitkv")
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_the_test():
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class ManagerProcess:
@@ -30,10 +40,13 @@ class ManagerProcess:
     def start(self, ready=True):
         """ready=False: for a Manager that is to die before anybody can see it ready."""
         assert self.process is None or self.process.poll() is not None
+        # Its parent, for the kernel, is the thread that starts it: another one may end long before the test.
+        main = threading.current_thread() is threading.main_thread()
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 [binary(), "serve", "--bootstrap-socket", self.socket, "--pool-size", self.pool, *self.extra],
                 stdout=log, stderr=log, env={**os.environ, **self.environment},
+                preexec_fn=_end_with_the_test if main else None,
             )  # fmt: skip
         return self._wait_ready() if ready else self
 
