@@ -74,7 +74,7 @@ class Engine {
   std::uint32_t number() const { return plan_.index; }
   std::uint32_t generation() const { return generation_; }
   InstanceId instance() const { return instance_; }
-  std::size_t ranks() const { return workers_.size(); }
+  std::uint16_t ranks() const { return static_cast<std::uint16_t>(workers_.size()); }
   GroupId group_id(std::size_t place) const { return group(place).id; }
   bool whole() const { return !broken_; }  // no process of it has died
   bool schedules();                        // its scheduler lives

@@ -32,9 +32,10 @@ void Engine::claim(const Action& action) {
     wanted.ranges.push_back({(word >> 8) % space().groups.size(), pick_blocks(action)});
   }
   std::vector<Engine*> engines{this};
-  Engine& other = world_.engine(action.words[2] >> 8);
-  if (word >> 17 & 1 && &other != this && other.plan_.space == plan_.space && other.usable())
-    engines.push_back(&other);
+  for (std::size_t i = 0; word >> 17 & 1 && engines.size() == 1 && i < world_.engines().size(); ++i) {
+    Engine& other = world_.engine((action.words[2] >> 16) + i);
+    if (&other != this && other.plan_.space == plan_.space && other.usable()) engines.push_back(&other);
+  }
   const std::uint64_t coordinator = 4 * plan_.index + 2 * (word >> 18 & 1) + 1;
   const InterestId id(coordinator << 32 | ++last_claim_);
   claims_.push_back(std::make_shared<GroupClaim>(world_, id, std::move(engines), std::move(wanted)));

@@ -210,10 +210,12 @@ void GroupClaim::check(std::uint32_t seat, const wire::Buffer& frame, const wire
   const auto submit = wire::decode_interest_submit(frame);
   const auto call = wire::decode_interest_call(frame);
   const wire::InterestName& name = submit.ok() ? submit->name : call->name;
-  world_.say("engine %u, interest %llx operation %u (newest %u): phase %u, %u blocks, %zu leases",
+  constexpr const char* kVerbs[] = {"submitted", "polled", "claimed", "cancelled", "closed"};
+  const std::size_t verb = call.ok() ? static_cast<std::size_t>(call->verb) : 0;
+  world_.say("engine %u, interest %llx operation %u %s: newest %u, phase %u, %u blocks, %zu leases",
              member.engine->number(), static_cast<unsigned long long>(name.interest.value),
-             name.operation.value, reply->newest.value, static_cast<unsigned>(reply->phase), reply->blocks,
-             reply->leases.size());
+             name.operation.value, kVerbs[verb], reply->newest.value, static_cast<unsigned>(reply->phase),
+             reply->blocks, reply->leases.size());
   if (reply->interest != name.interest || reply->operation != name.operation)
     return fail("an answer is about another operation than was named");
   if (name.operation > member.operation || member.since.ns == 0) {
@@ -292,7 +294,7 @@ void GroupClaim::tick() {
     return world_.fail("waits", "a claim has not ended in its times");
   for (std::uint32_t seat = 0; seat < members_.size() && told_; ++seat) {
     if (there(members_[seat])) continue;
-    for (std::uint16_t rank = 0; rank < members_[seat].ranks.size(); ++rank) report(seat, rank, false);
+    for (std::uint16_t rank = 0; rank < members_[seat].engine->ranks(); ++rank) report(seat, rank, false);
   }
   coordinator_->tick(world_.now());
   look();
@@ -309,7 +311,7 @@ void GroupClaim::tell() {
 void GroupClaim::restore(std::uint32_t seat, const std::vector<wire::TicketLease>& leases) {
   Member& member = members_[seat];
   std::vector<std::uint16_t> ranks;
-  for (std::uint16_t rank = 0; rank < member.ranks.size(); ++rank) {
+  for (std::uint16_t rank = 0; rank < member.engine->ranks(); ++rank) {
     if (random_.percent(2)) continue;  // it hangs
     if (random_.percent(4) || !there(member) || !member.engine->usable()) {
       report(seat, rank, false);
