@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -66,6 +67,7 @@ class Bed {
   bool kill_by_fault();
   bool kill_at(Duration moment);
   bool kill_keeper();
+  void end_stopped();  // and with it all is back
 
  private:
   static std::vector<std::string> flags_of(const ManagerRow& row, const Directory& directory);
@@ -85,6 +87,9 @@ class Bed {
   void provoke();
   bool whole(TimePoint since);
   bool attached(Engine& engine, std::uint64_t before);
+  Process starts_save(const char* instance, const char* fault, const char* hash = "77000") const;
+  bool begin_stopped();
+  void look_at_slabs();
   void compare();
 
   const ManagerRow& row_;
@@ -94,6 +99,7 @@ class Bed {
   Manager manager_;
   std::vector<std::unique_ptr<Engine>> engines_;  // two that load, one that compares
   std::uint64_t next_hash_ = 9'000'000;
+  std::optional<Process> stopped_;
 };
 
 std::vector<std::string> Bed::flags_of(const ManagerRow& row, const Directory& directory) {
@@ -118,7 +124,7 @@ bool Bed::begin() {
   if (!quiet_blocks()) return true;
   const bool saved = engines_[2]->save(0, kQuietHash, kQuietBlocks).success;
   manager_.settle("operations", 0);
-  return saved;
+  return saved && (row_.life != Life::kKeptBesideStopped || begin_stopped());
 }
 
 std::uint32_t Bed::deaths() const {
@@ -146,10 +152,46 @@ void Bed::provoke() {
     if (now > 0) ::kill(now, SIGKILL);
   }
   if (row_.fault != "manager_retire_marked") return;
-  auto dies = start_helper({"engine", "socket=" + manager_.socket(), "instance=9"}, "client_mid_copy:kill:1");
-  if (!dies.line()) return;
-  dies.say("save 0 77000 12");
-  dies.ended_within();
+  starts_save("instance=9", "client_mid_copy:kill:1").ended_within();
+}
+
+// A helper that dies or stands still in it.
+Process Bed::starts_save(const char* instance, const char* fault, const char* hash) const {
+  Process helper = start_helper({"engine", "socket=" + manager_.socket(), instance}, fault);
+  if (helper.line()) helper.say(std::string("save 0 ") + hash + " 12");
+  return helper;
+}
+
+// ---- beside an engine that stands still ----
+
+// It maps the slab that whoever dies in a save there makes retire. The headroom is full from then on.
+bool Bed::begin_stopped() {
+  stopped_.emplace(starts_save("instance=8", "client_mid_copy:stop:5", "66000"));
+  const bool stands = stopped_->stopped_within();
+  starts_save("instance=9", "client_mid_copy:kill:1").ended_within();
+  const std::uint64_t pool = manager_.status()["pool.configured"];
+  if (stands && manager_.settle("pool.retired", pool) == pool &&
+      manager_.settle("pool.capacity", pool) == pool)
+    return true;
+  tally_.other_failed(row_.name, "no slab retired beside an engine that stands still");
+  return false;
+}
+
+// Its bytes count in each life, and all that there is of slabs is within the limit.
+void Bed::look_at_slabs() {
+  const std::vector<pid_t> all = {::getpid(), manager_.pid(), pid(), stopped_->pid()};
+  const StatusView status = manager_.status();
+  const std::uint64_t pool = status["pool.configured"];
+  if (status["pool.retired"] < pool)
+    tally_.other_failed(row_.name, "the slab that an engine which stands still maps does not count");
+  tally_.memory(slab_memory(all), ByteCount(pool), limits_.headroom);
+}
+
+void Bed::end_stopped() {
+  if (!stopped_) return;
+  stopped_->signal(SIGKILL);
+  stopped_->ended_within();
+  whole(monotonic_now());
 }
 
 bool Bed::whole(TimePoint since) {
@@ -235,7 +277,10 @@ bool Bed::kill_at(Duration moment) {
     wrong = one.end() + two.end();
   }
   tally_.wrong(row_.name, wrong);
-  if (!again || !whole(died)) return false;
+  if (stopped_ && again)
+    look_at_slabs();
+  else if (!again || !whole(died))
+    return false;
   compare();
   return true;
 }
@@ -275,6 +320,7 @@ void kill_managers(const Order& order, Tally& tally) {
       } else {
         for (std::uint32_t n = 0; n < std::min(kRun, each - done[i]); ++n)
           if (!bed.kill_at(microseconds(static_cast<std::int64_t>(random() % 40'000)))) break;
+        bed.end_stopped();
       }
       done[i] += tally.kills() - before;
     }

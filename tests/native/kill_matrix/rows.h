@@ -55,10 +55,11 @@ inline constexpr std::array<EngineRow, 22> kEngineRows{{
 }};
 
 enum class Life : std::uint8_t {
-  kKept,        // serve --keep: the keeper starts the next life
-  kKeptOnSsd,   // the same, with blocks that go to SSD and come back
-  kBare,        // started again by hand, on the same socket: its engines are stale
-  kKeeperDies,  // the keeper is killed, and its Manager goes on
+  kKept,               // serve --keep: the keeper starts the next life
+  kKeptOnSsd,          // the same, with blocks that go to SSD and come back
+  kKeptBesideStopped,  // serve --keep, beside an engine that stands still and maps a slab that retired
+  kBare,               // started again by hand, on the same socket: its engines are stale
+  kKeeperDies,         // the keeper is killed, and its Manager goes on
 };
 
 struct ManagerRow {
@@ -68,7 +69,7 @@ struct ManagerRow {
   std::uint32_t hit = 1;  // the pass that strikes
 };
 
-inline constexpr std::array<ManagerRow, 14> kManagerRows{{
+inline constexpr std::array<ManagerRow, 15> kManagerRows{{
     {"kept, manager_lent", "manager_lent", Life::kKept, 70},
     {"kept, manager_before_grant", "manager_before_grant", Life::kKept, 5},
     {"kept, manager_kept_open", "manager_kept_open", Life::kKept, 70},
@@ -79,6 +80,7 @@ inline constexpr std::array<ManagerRow, 14> kManagerRows{{
     {"kept, manager_adopted", "manager_adopted", Life::kKept, 1},
     {"kept, any moment", "", Life::kKept},
     {"kept, any moment, with an SSD", "", Life::kKeptOnSsd},
+    {"kept, any moment, beside a stopped engine", "", Life::kKeptBesideStopped},
     {"not kept, manager_before_grant", "manager_before_grant", Life::kBare, 3},
     {"not kept, manager_before_reap", "manager_before_reap", Life::kBare, 3},
     {"not kept, any moment", "", Life::kBare},
