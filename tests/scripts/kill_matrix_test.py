@@ -95,6 +95,23 @@ class KillMatrix(unittest.TestCase):
         none = subprocess.run([sys.executable, kill_matrix.__file__, "--build", "/no/such"], capture_output=True)
         self.assertEqual(none.returncode, 2)
 
+    def test_a_stop_at_any_moment_is_no_failure_of_python(self):
+        script = Path(kill_matrix.__file__).parents[1] / "kill-matrix"
+        environment = {**os.environ, "FAKE_CHILD": "1", "TMPDIR": self.directory.name}
+        words = ["--native", "4", "--build", self.directory.name, "--manager", "0", "--engine", "0"]
+        for moment in (0.03, 0.06, 0.1, 0.2, 0.4):
+            with self.subTest(moment):
+                process = subprocess.Popen(
+                    [script, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment,
+                    start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                )  # fmt: skip
+                self.addCleanup(end, process)
+                time.sleep(moment)
+                os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+                _, said = process.communicate(timeout=60)
+                self.assertIn(process.returncode, (130, -signal.SIGINT))
+                self.assertNotIn("Traceback", said)
+
     def test_a_stop_ends_all_that_it_started(self):
         place = Path(self.directory.name) / "tmp"
         place.mkdir()
