@@ -119,8 +119,8 @@ enum class Missing : std::uint8_t {
   kNone = 0,
   kGone = 1,      // not there, or it could not be read
   kTimeout = 2,   // not in time
-  kNoMemory = 3,  // no budget, or no room for all of a recovery, not in time
-  kTooLarge = 4,  // of a recovery: it is larger than the Manager's memory or than a budget
+  kNoMemory = 3,  // no budget, or no room for all of a recovery or the first block of a prefix, not in time
+  kTooLarge = 4,  // a recovery, or a block of a prefix, is larger than the Manager's memory or than a budget
   kUnknown = 99,  // the ticket is unknown: it ended, was cancelled or replaced, or is of an earlier
                   // Manager. A miss of this attempt
 };
@@ -296,6 +296,9 @@ class Client {
   // answers it: what a Carrier brings here from a coordinator (orbitkv/interests.h). An error of the
   // Manager is an answer, too. kReject: it is no such frame, or damaged.
   Outcome carry_interest(std::span<const std::byte> frame, std::vector<std::byte>& reply);
+  // What an interest in the instance would be bound to now: for Participant::authority, if whoever
+  // registered its ranks asks. kRetry: not all of them are registered.
+  Outcome interest_authority(InstanceId instance, InterestAuthority& out);
   Outcome ping();
 
   // A failing outcome: nothing was sent and no page is lent.

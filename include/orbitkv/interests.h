@@ -1,8 +1,8 @@
 // One engine whose ranks stand at several Managers (docs/tp.md): how much of a list every rank can
 // restore, claimed at every Manager or at none. A PrefixGroup is the coordinator, in the process
 // that knows the requests: its end ends everything that it holds. A Carrier brings its frames to the
-// Managers; carry_over() is one over Clients of this process, and an engine's own channel to its
-// other hosts can be another, with Client::carry_interest() at the far end.
+// Managers: carry_over() by Clients of this process; carry_by(), or one of the engine's, over the engine's
+// own channel to its other hosts, with Client::carry_interest() at the far end.
 #pragma once
 
 #include <cstddef>
@@ -37,9 +37,48 @@ class Carrier {
   virtual void send(std::uint32_t participant, std::uint64_t token, std::vector<std::byte> frame) = 0;
   // The next answer; false: none within the time. One thread.
   virtual bool receive(std::uint32_t timeout_ms, Arrival& out) = 0;
+  // What hindered the frames of the participant last: told with a claim that ends without its answer.
+  // Any thread.
+  virtual std::string trouble(std::uint32_t participant) const {
+    static_cast<void>(participant);
+    return {};
+  }
 };
 // Participant i is asked through clients[i]; all outlive the carrier. A thread each.
 std::unique_ptr<Carrier> carry_over(std::vector<Client*> clients, Outcome& outcome);
+
+// Where a transport fetches the frames of a group, and leaves what comes back: for one that has threads
+// of its own. All calls from any thread; none calls back. What comes back is checked and copied once, and
+// nothing grows without bound: frames beyond that are lost, and sent again.
+class Mailbox {
+ public:
+  struct Parcel {
+    std::uint32_t participant = 0;
+    std::uint64_t token = 0;
+    std::vector<std::byte> frame;
+  };
+  explicit Mailbox(std::size_t participants);
+  ~Mailbox();
+  // The next frame to bring to its participant. False: none within the time, or stopped.
+  bool take(std::uint32_t timeout_ms, Parcel& out);
+  // An answer, with the participant and the token of the frame that it answers. kReject: no such
+  // participant, or larger than any frame.
+  Outcome arrived(std::uint32_t participant, std::uint64_t token, std::span<const std::byte> frame);
+  // What hinders the transport, of all participants or of one: Carrier::trouble().
+  void hindered(std::string why);
+  void hindered(std::uint32_t participant, std::string why);
+  // Nothing comes in or goes out any more, and take() returns. By itself when the group ends.
+  void stop();
+  bool stopped() const;
+
+  struct Impl;
+
+ private:
+  friend std::unique_ptr<Carrier> carry_by(std::shared_ptr<Mailbox> mailbox);
+  std::unique_ptr<Impl> impl_;
+};
+// The group's end of the mailbox, which is stopped with it.
+std::unique_ptr<Carrier> carry_by(std::shared_ptr<Mailbox> mailbox);
 
 // What is asked for: the blocks of one group, or with a boundary all pages of it as read_recovery
 // takes them, for each group ascending, as one list.

@@ -356,34 +356,75 @@ ORBITKV_API orbitkv_action orbitkv_cancel_query(orbitkv_client* client, const or
 
 // ---- several Managers (docs/tp.md) ----
 
-// A frame of the query-interest protocol that a coordinator elsewhere sent, to this client's Manager,
-// and the frame that answers it; give that back with orbitkv_free. REJECT: it is none.
+// Of the frames that a carrier brings, at most.
+#define ORBITKV_INTEREST_FRAME_BYTES 65536
+// The far end of a carrier: a frame that a coordinator elsewhere sent, to this client's Manager, and the
+// frame that answers it; give that back with orbitkv_free. The frame is copied and checked. What the
+// Manager answers, or that it does not within the client's timeout, is a frame, too. REJECT: it is none.
+// One client a coordinator; when its channel ends, destroy it, which gives back what was held.
 ORBITKV_API orbitkv_action orbitkv_carry_interest(orbitkv_client* client, const void* frame, size_t bytes,
                                                   void** reply, size_t* reply_bytes, orbitkv_error* error);
 
-// One engine whose ranks stand at several Managers of this host: what all of them can restore, claimed at
-// all or none. Over several hosts it takes a Carrier, which C++ has (orbitkv/interests.h).
+// What an interest in an instance is bound to: the life of its Manager and the registrations of its ranks.
+// All zero: whatever it is when it is first asked.
+typedef struct orbitkv_authority {
+  uint64_t incarnation;
+  uint64_t generation;
+  uint8_t layout[16];
+  uint16_t consumers;
+  uint8_t reserved[6];
+} orbitkv_authority;
+// Of now, at this client's Manager. RETRY: not all ranks of the instance are registered.
+ORBITKV_API orbitkv_action orbitkv_interest_authority(orbitkv_client* client,
+                                                      const orbitkv_instance* instance,
+                                                      orbitkv_authority* out, orbitkv_error* error);
+
+// One engine whose ranks stand at several Managers: what all of them can restore, claimed at all or none.
+// Managers of other hosts are reached by a carrier.
 typedef struct orbitkv_group_of_managers orbitkv_group_of_managers;
 typedef struct orbitkv_participant {
   size_t size;
-  orbitkv_client* client;  // of its Manager; outlives the group
+  orbitkv_client* client;  // of its Manager; outlives the group. Not looked at with a carrier
   orbitkv_instance instance;
   const uint16_t* ranks;  // of the whole engine: those that the instance has
   size_t rank_count;
+  orbitkv_authority authority;  // as its ranks registered it: any other is refused
 } orbitkv_participant;
-#define ORBITKV_PARTICIPANT_INIT {sizeof(orbitkv_participant), NULL, {{0}}, NULL, 0}
+#define ORBITKV_PARTICIPANT_INIT                         \
+  {                                                      \
+    sizeof(orbitkv_participant), NULL, {{0}}, NULL, 0, { \
+      0, 0, {0}, 0, {0}                                  \
+    }                                                    \
+  }
+// The engine's own channel to the hosts of the participants. Frames may be lost, doubled, late and out of
+// order: they are sent again, and checked. Two threads of the library call, one `send` and the other
+// `receive`, each one call at a time and without a lock: both may call this library, but not
+// orbitkv_group_destroy, which waits until they have returned. `ctx` is theirs until then.
+typedef struct orbitkv_carrier {
+  size_t size;
+  void* ctx;
+  // Brings the frame and its token to the participant's host, where it goes to orbitkv_carry_interest. The
+  // frame is the library's and ends with the call. While it runs no other frame goes. Not 0: it is lost.
+  int32_t (*send)(void* ctx, uint32_t participant, uint64_t token, const void* frame, size_t bytes);
+  // Waits for an answer, timeout_ms at most. Writes it into `frame`, which has room for
+  // ORBITKV_INTEREST_FRAME_BYTES, with the participant and the token of the frame that it answers.
+  // Returns its bytes; 0: none; below 0: the channel is broken, and is asked again a little later.
+  int64_t (*receive)(void* ctx, uint32_t timeout_ms, void* frame, uint32_t* participant, uint64_t* token);
+} orbitkv_carrier;
+#define ORBITKV_CARRIER_INIT {sizeof(orbitkv_carrier), NULL, NULL, NULL}
 typedef struct orbitkv_group_options {
   size_t size;
-  uint32_t timeout_ms;  // from the begin until all is claimed
-  uint32_t restore_ms;  // from there until every rank has been reported
+  uint32_t timeout_ms;             // from the begin until all is claimed
+  uint32_t restore_ms;             // from there until every rank has been reported
+  const orbitkv_carrier* carrier;  // read during the call. NULL: each participant by its client
 } orbitkv_group_options;
-#define ORBITKV_GROUP_OPTIONS_INIT {sizeof(orbitkv_group_options), 5000, 60000}
+#define ORBITKV_GROUP_OPTIONS_INIT {sizeof(orbitkv_group_options), 5000, 60000, NULL}
 // options: NULL for the defaults. REJECT names what cannot be a group.
 ORBITKV_API orbitkv_action orbitkv_group_open(const orbitkv_participant* participants, size_t count,
                                               const orbitkv_group_options* options,
                                               orbitkv_group_of_managers** out, orbitkv_error* error);
-// Gives back all that it holds, within timeout_ms and a client's timeout, and frees; no call may run.
-// NULL is fine.
+// Gives back all that it holds, within timeout_ms and a client's timeout or a callback that runs, and
+// frees; no call may run. NULL is fine.
 ORBITKV_API void orbitkv_group_destroy(orbitkv_group_of_managers* group);
 
 // The blocks of one group; with a boundary all pages of it, group after group ascending.

@@ -216,6 +216,13 @@ nb::bytes carry_interest(Client& self, const nb::bytes& frame) {
   return nb::bytes(reinterpret_cast<const char*>(reply.data()), reply.size());
 }
 
+nb::tuple interest_authority(Client& self, const nb::bytes& instance) {
+  InterestAuthority found;
+  const InstanceId id = to_id<InstanceId>(instance);
+  without_gil([&] { return self.interest_authority(id, found); });
+  return from_authority(found);
+}
+
 nb::tuple publish_activity(Client& self, const nb::bytes& instance) {
   client::PublishActivity found;
   const InstanceId id = to_id<InstanceId>(instance);
@@ -354,6 +361,7 @@ void bind_client(nb::module_& m) {
           },
           nb::arg("registration"))
       .def("carry_interest", &carry_interest, nb::arg("frame"))
+      .def("interest_authority", &interest_authority, nb::arg("instance"))
       .def("ping", [](Client& self) { without_gil([&] { return self.ping(); }); })
       .def("start_save", &start_save, nb::arg("registration"), nb::arg("groups"), nb::arg("ready_stream"))
       .def("start_restore", &start_restore, nb::arg("registration"), nb::arg("loads"),

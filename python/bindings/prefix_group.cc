@@ -1,9 +1,11 @@
 #include "bindings/prefix_group.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,29 +19,44 @@ namespace {
 using client::Client;
 using client::PrefixGroup;
 
+using client::Mailbox;
+
+// Of frames that Python threads bring to their places. Native code never calls Python.
+struct Box {
+  explicit Box(std::uint32_t participants) : of(std::make_shared<Mailbox>(participants)) {}
+  std::shared_ptr<Mailbox> of;
+};
+
+std::vector<client::Participant> seats_of(nb::list participants) {
+  std::vector<client::Participant> seats;
+  for (nb::handle item : participants) {
+    auto entry = nb::cast<nb::tuple>(item);
+    client::Participant seat{to_id<InstanceId>(nb::cast<nb::bytes>(entry[0])), {}};
+    for (nb::handle rank : nb::cast<nb::list>(entry[1])) seat.ranks.push_back(nb::cast<std::uint16_t>(rank));
+    if (!entry[2].is_none()) seat.authority = to_authority(nb::cast<nb::tuple>(entry[2]));
+    seats.push_back(std::move(seat));
+  }
+  return seats;
+}
+
 // The clients outlive the group: the list keeps them.
 class Group {
  public:
-  // participants: [(instance, [rank])], one a client
-  Group(nb::list clients, nb::list participants, std::uint32_t timeout_ms, std::uint32_t restore_ms)
+  // participants: [(instance, [rank], authority or None)]; one a client, or a mailbox for all
+  Group(nb::list clients, nb::list participants, std::pair<std::uint32_t, std::uint32_t> times, Box* box)
       : kept_(clients) {
     std::vector<Client*> carried;
     for (nb::handle each : clients) carried.push_back(nb::cast<Client*>(each));
-    if (carried.size() != participants.size()) throw nb::value_error("one client a participant");
-    std::vector<client::Participant> seats;
-    for (nb::handle item : participants) {
-      auto entry = nb::cast<nb::tuple>(item);
-      client::Participant seat{to_id<InstanceId>(nb::cast<nb::bytes>(entry[0])), {}};
-      for (nb::handle rank : nb::cast<nb::list>(entry[1]))
-        seat.ranks.push_back(nb::cast<std::uint16_t>(rank));
-      seats.push_back(std::move(seat));
-    }
+    if (box == nullptr && carried.size() != participants.size())
+      throw nb::value_error("one client a participant");
+    std::vector<client::Participant> seats = seats_of(participants);
+    const std::shared_ptr<Mailbox> mailbox = box ? box->of : nullptr;
     PrefixGroup::Options options;
-    options.timeout_ms = timeout_ms;
-    options.restore_ms = restore_ms;
+    options.timeout_ms = times.first;
+    options.restore_ms = times.second;
     without_gil([&] {
       client::Outcome outcome;
-      auto carrier = client::carry_over(std::move(carried), outcome);
+      auto carrier = mailbox ? client::carry_by(mailbox) : client::carry_over(std::move(carried), outcome);
       if (outcome.ok()) group_ = PrefixGroup::open(options, std::move(seats), std::move(carrier), outcome);
       return outcome;
     });
@@ -79,6 +96,12 @@ std::uint64_t begin(Group& self, const BlockHashes& hashes, std::uint16_t group,
   return claim;
 }
 
+// What came from another host may be anything.
+nb::object text_of(const std::string& message) {
+  const auto size = static_cast<Py_ssize_t>(message.size());
+  return nb::steal(PyUnicode_DecodeUTF8(message.data(), size, "replace"));
+}
+
 nb::tuple poll(Group& self, std::uint64_t claim, std::uint32_t timeout_ms) {
   client::CommonPrefix out;
   self.call([&](PrefixGroup& of) { return of.poll(claim, timeout_ms, out); });
@@ -89,21 +112,71 @@ nb::tuple poll(Group& self, std::uint64_t claim, std::uint32_t timeout_ms) {
       leases.append(nb::make_tuple(lease.group, lease.pages, from_lease(lease.lease)));
     seats.append(leases);
   }
-  return nb::make_tuple(out.loading, out.blocks, seats, name_of(out.why), out.participant, out.message);
+  return nb::make_tuple(out.loading, out.blocks, seats, name_of(out.why), out.participant,
+                        text_of(out.message));
 }
 
 nb::tuple wait(Group& self, std::uint64_t claim, std::uint32_t timeout_ms) {
   client::CommonRestore out;
   self.call([&](PrefixGroup& of) { return of.wait(claim, timeout_ms, out); });
-  return nb::make_tuple(out.done, out.success, out.quiet, out.message);
+  return nb::make_tuple(out.done, out.success, out.quiet, text_of(out.message));
+}
+
+nb::object take(const Box& self, std::uint32_t timeout_ms) {
+  Mailbox::Parcel out;
+  bool taken = false;
+  {
+    nb::gil_scoped_release release;
+    taken = self.of->take(timeout_ms, out);
+  }
+  if (!taken) return nb::none();
+  const nb::bytes frame(reinterpret_cast<const char*>(out.frame.data()), out.frame.size());
+  return nb::make_tuple(out.participant, out.token, frame);
+}
+
+void arrived(const Box& self, std::uint32_t participant, std::uint64_t token, const nb::bytes& frame) {
+  check(self.of->arrived(participant, token,
+                         {reinterpret_cast<const std::byte*>(frame.c_str()), frame.size()}));
+}
+
+void bind_mailbox(nb::module_& m) {
+  nb::class_<Box>(m, "Mailbox")
+      .def(nb::init<std::uint32_t>(), nb::arg("participants"))
+      .def("take", &take, nb::arg("timeout_ms"))
+      .def("arrived", &arrived, nb::arg("participant"), nb::arg("token"), nb::arg("frame"))
+      .def(
+          "hindered",
+          [](const Box& self, std::string why, std::optional<std::uint32_t> participant) {
+            participant ? self.of->hindered(*participant, std::move(why)) : self.of->hindered(std::move(why));
+          },
+          nb::arg("why"), nb::arg("participant") = nb::none())
+      .def("stop", [](const Box& self) { self.of->stop(); })
+      .def("stopped", [](const Box& self) { return self.of->stopped(); });
 }
 
 }  // namespace
 
+nb::tuple from_authority(const InterestAuthority& of) {
+  const nb::bytes layout(reinterpret_cast<const char*>(of.layout.data()), of.layout.size());
+  return nb::make_tuple(of.incarnation, of.generation, layout, of.consumers);
+}
+
+InterestAuthority to_authority(const nb::tuple& of) {
+  InterestAuthority out;
+  out.incarnation = nb::cast<std::uint64_t>(of[0]);
+  out.generation = nb::cast<std::uint64_t>(of[1]);
+  const auto layout = nb::cast<nb::bytes>(of[2]);
+  if (layout.size() != out.layout.size()) throw nb::value_error("a layout has 16 bytes");
+  std::memcpy(out.layout.data(), layout.c_str(), out.layout.size());
+  out.consumers = nb::cast<std::uint16_t>(of[3]);
+  return out;
+}
+
 void bind_prefix_group(nb::module_& m) {
+  bind_mailbox(m);
   nb::class_<Group>(m, "PrefixGroup")
-      .def(nb::init<nb::list, nb::list, std::uint32_t, std::uint32_t>(), nb::arg("clients"),
-           nb::arg("participants"), nb::arg("timeout_ms"), nb::arg("restore_ms"))
+      .def(nb::init<nb::list, nb::list, std::pair<std::uint32_t, std::uint32_t>, Box*>(), nb::arg("clients"),
+           nb::arg("participants"), nb::arg("times_ms"), nb::arg("mailbox").none())
       .def("begin", &begin, nb::arg("hashes"), nb::arg("group"), nb::arg("tail"))
       .def("poll", &poll, nb::arg("claim"), nb::arg("timeout_ms"))
       .def(

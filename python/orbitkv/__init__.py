@@ -10,6 +10,7 @@ from orbitkv.client import (
     CacheManagerClient,
     Group,
     Health,
+    InterestAuthority,
     Layer,
     OperationReport,
     PublishActivity,
@@ -36,7 +37,7 @@ from orbitkv.errors import (
     RetryLaterError,
     SaveNotSubmittedError,
 )
-from orbitkv.group import Claim, CommonPrefix, CommonRestore, PrefixGroup
+from orbitkv.group import Carrier, Claim, CommonPrefix, CommonRestore, PrefixGroup
 from orbitkv.recovery import RecoveryContract
 
 __all__ = [
@@ -46,11 +47,13 @@ __all__ = [
     "Boundary",
     "BugError",
     "CacheManagerClient",
+    "Carrier",
     "Claim",
     "CommonPrefix",
     "CommonRestore",
     "Group",
     "Health",
+    "InterestAuthority",
     "Layer",
     "ManagerUnavailableError",
     "OperationReport",

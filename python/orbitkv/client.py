@@ -21,6 +21,7 @@ from orbitkv.values import (
     Boundary,
     Group,
     Health,
+    InterestAuthority,
     Layer,
     OperationReport,
     PublishActivity,
@@ -465,8 +466,19 @@ class CacheManagerClient:
         return PublishActivity(*self._core.publish_activity(of))
 
     def carry_interest(self, frame: bytes) -> bytes:
-        """A frame that a coordinator elsewhere sent, to this Manager; the frame that answers it (docs/tp.md)."""
+        """A frame that a coordinator elsewhere sent, to this Manager; the frame that answers it (docs/tp.md).
+
+        One client a coordinator; close it when its channel ends. RejectedError: it is no such frame.
+        """
         return self._core.carry_interest(frame)
+
+    def interest_authority(self, instance: bytes | None = None) -> InterestAuthority:
+        """What an interest in the instance would be bound to now: for a PrefixGroup.
+
+        RetryLaterError: not all ranks of the instance are registered.
+        """
+        of = self.instance_id if instance is None else identity("instance", instance)
+        return InterestAuthority(*self._core.interest_authority(of))
 
     def peer_alive(self) -> bool:
         return self._core.peer_alive()

@@ -9,8 +9,10 @@ from types import TracebackType
 
 from orbitkv import _core
 from orbitkv._arguments import U16, U64, identity, milliseconds, whole
+from orbitkv._carrier import Carrier, Pump
 from orbitkv._core import BlockHashes
 from orbitkv.client import CacheManagerClient
+from orbitkv.values import InterestAuthority
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,24 @@ class CommonRestore:
     success: bool
     quiet: bool
     message: str
+
+
+def _core_of(client: CacheManagerClient | None) -> _core.Client:
+    if client is None:
+        raise TypeError("a participant without a client; only a group with a carrier has those")
+    return client._core
+
+
+def _authority(bound: InterestAuthority | None = None) -> tuple[int, int, bytes, int] | None:
+    if bound is None:
+        return None
+    incarnation, generation, layout, consumers = bound
+    return (
+        whole("incarnation", incarnation, U64),
+        whole("generation", generation, U64),
+        identity("layout", layout),
+        whole("consumers", consumers, U16),
+    )
 
 
 class Claim:
@@ -85,26 +105,37 @@ class Claim:
         self.close()
 
 
+Participant = (
+    tuple[CacheManagerClient | None, bytes, Sequence[int]]
+    | tuple[CacheManagerClient | None, bytes, Sequence[int], InterestAuthority | None]
+)
+
+
 class PrefixGroup:
     """participants: (client of its Manager, instance id there, ranks of the engine that the instance has).
 
-    Clients reach Managers of their own host only: a group over several hosts takes a Carrier, in C++.
+    A fourth member, the InterestAuthority that the ranks were told, binds it to those registrations.
+    Clients reach Managers of their own host only. With a carrier, which reaches others, they may be None.
     """
 
     def __init__(
         self,
-        participants: Sequence[tuple[CacheManagerClient, bytes, Sequence[int]]],
+        participants: Sequence[Participant],
         timeout: float = 5.0,
         restore_timeout: float = 60.0,
+        carrier: Carrier | None = None,
     ) -> None:
-        clients = [client._core for client, _, _ in participants]
-        instances = [
-            (identity("instance", instance), [whole("rank", rank, U16) for rank in ranks])
-            for _, instance, ranks in participants
-        ]
-        self._core = _core.PrefixGroup(
-            clients, instances, milliseconds("timeout", timeout), milliseconds("restore_timeout", restore_timeout)
-        )
+        clients, seats = [], []
+        for client, instance, ranks, *bound in participants:
+            if carrier is None:
+                clients.append(_core_of(client))
+            listed = [whole("rank", rank, U16) for rank in ranks]
+            seats.append((identity("instance", instance), listed, _authority(*bound)))
+        times = (milliseconds("timeout", timeout), milliseconds("restore_timeout", restore_timeout))
+        self._pump = None if carrier is None else Pump(carrier, len(seats))
+        self._core = _core.PrefixGroup(clients, seats, times, self._pump.mailbox if self._pump else None)
+        if self._pump:
+            self._pump.start()
 
     def begin(
         self, hashes: Iterable[bytes] | BlockHashes, group_id: int = 0, origin: int = 0, boundary: int = 0
@@ -118,8 +149,13 @@ class PrefixGroup:
         return Claim(self._core, self._core.begin(list_, whole("group_id", group_id, U16), tail))
 
     def close(self) -> None:
-        """Gives back all that it holds; calls of other threads that wait end at once. Its clients stay open."""
+        """Gives back all that it holds; calls of other threads that wait end at once. Its clients stay open.
+
+        Its carrier is not called any more, but for a call that has not returned a second later.
+        """
         self._core.close()
+        if self._pump:
+            self._pump.end()
 
     def __enter__(self) -> PrefixGroup:
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -210,3 +210,12 @@ class Health:
     reconnects: int
     open_operations: int
     message: str
+
+
+class InterestAuthority(NamedTuple):
+    """What an interest is bound to: the life of a Manager and the registrations of an instance's ranks there."""
+
+    incarnation: int
+    generation: int
+    layout: bytes
+    consumers: int

@@ -81,13 +81,17 @@ inline constexpr std::uint32_t kLookBehind = 16;        // of one instance, behi
 inline constexpr std::uint32_t kUnpinsPerTurn = 16 * 1024;     // of a lease that ended: more go on over turns
 inline constexpr std::uint64_t kLinePagesPerTurn = 64 * 1024;  // that are looked up for the line
 inline constexpr std::uint32_t kInterests = 1024;              // of the host
-inline constexpr std::uint32_t kInterestsPerInstance = 128;
+inline constexpr std::uint32_t kReservedInterests = kInterests / 2 / kSessions;  // of them for each session
+inline constexpr std::uint32_t kInterestsPerInstance = 128;                      // of one session
 inline constexpr std::uint32_t kInterestOperations = 128;  // operation ids of one interest
 inline constexpr std::uint32_t kInterestParts = 1024;      // of one operation's list
 inline constexpr std::uint32_t kInterestWindow =
     1024;  // ids of a coordinator that are told apart from used ones
-inline constexpr std::uint32_t kInterestCoordinators = 8;  // of a session whose ids are remembered
-inline constexpr std::uint32_t kInterestGroup = 64;        // participants of one coordinator
+inline constexpr std::uint32_t kInterestGroup = 64;  // participants of one coordinator
+inline constexpr std::uint32_t kInterestCoordinators =
+    kInterestGroup;  // of a session whose ids are remembered: each participant there is one
+inline constexpr std::uint32_t kInterestFrameBytes = kDescriptorSlotBytes;
+inline constexpr ByteCount kCarriedBytes = 16 * kMiB;  // that wait in a group's mailbox, each way
 inline constexpr std::uint32_t kInstances = 64;
 inline constexpr std::uint32_t kBlocks = 1u << 30;  // entries of the block table (--max-blocks)
 inline constexpr std::uint32_t kNamespaces = 1024;

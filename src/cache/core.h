@@ -114,6 +114,15 @@ struct QueryPart {
   // Read mode: where the run ends at a block that another instance is saving, wait for that.
   bool full_prefix = false;
 };
+// Why there is nothing to lease.
+enum class Missing : std::uint8_t {
+  kNone,
+  kGone,      // not there, or it could not be read
+  kTimeout,   // not in time
+  kNoMemory,  // no budget, or no room for all of a recovery, not in time; none for the first block of a run
+  kTooLarge,  // a recovery beyond memory or a budget, or of which more must be loaded than may be at once;
+              // a block that is larger than a budget
+};
 struct QueryAnswer {
   std::uint32_t hit_blocks = 0;  // leading run over the parts so far: resident, loading or stored
   Revision revision;             // read mode; of the ticket
@@ -123,8 +132,9 @@ struct QueryAnswer {
       {};  // likewise: not resident, but in the tier; empty: none or not looked
   // Read mode, last part: ask again, blocks of the run are on their way. Of a preparation: there is one.
   bool loading = false;
-  bool admitted = true;  // loading: false, it waits for budget or other publishers and holds nothing
-  bool again = false;    // the lease was told before
+  bool admitted = true;          // loading: false, it waits for budget or other publishers and holds nothing
+  bool again = false;            // the lease was told before
+  Missing why = Missing::kNone;  // read mode, last part, no hits
 };
 
 // A query under its request id, from its first part to the end of what it leased. With a
@@ -142,13 +152,6 @@ enum class TicketState : std::uint8_t {
   kLoading,
   kReady,
   kMissing,  // it ended with nothing to lease; told once
-};
-enum class Missing : std::uint8_t {
-  kNone,
-  kGone,      // not there, or it could not be read
-  kTimeout,   // not in time
-  kNoMemory,  // no budget, or no room for all of a recovery, not in time
-  kTooLarge,  // a recovery beyond memory or a budget, or of which more must be loaded than may be at once
 };
 struct TicketLease {
   GroupId group;

@@ -15,11 +15,6 @@ constexpr InterestPhase kPhases[] = {
     InterestPhase::kCollecting, InterestPhase::kAcquiring, InterestPhase::kAcquired, InterestPhase::kMissing,
     InterestPhase::kClaimed,    InterestPhase::kEnded,     InterestPhase::kClosed};
 
-bool holds(InterestState state) {
-  return state == InterestState::kCollecting || state == InterestState::kAcquiring ||
-         state == InterestState::kAcquired || state == InterestState::kClaimed;
-}
-
 unsigned long long number(std::uint64_t value) {
   return value;
 }
@@ -51,24 +46,18 @@ Status Interests::check_submit(const InterestPart& part) const {
   return ok_status();
 }
 
-Result<Interests::Entry> Interests::open(SessionId session, const InterestPart& part) {
+Result<Interests::Entry> Interests::open(SessionId session, const InterestPart& part, TimePoint when) {
   const Instance* instance = p_.instances.find_instance(part.name.instance);
   const InterestAuthority now = authority_of(*instance);
   if (part.authority && part.authority != now) return stale(part.authority, now);
-  if (interests_.size() == limits::kInterests)
-    return busy(format_text("%u interests are open on this host; close some", limits::kInterests));
-  const auto of_instance = std::count_if(interests_.begin(), interests_.end(), [&](const auto& each) {
-    return each.second.instance == part.name.instance;
-  });
-  if (of_instance == limits::kInterestsPerInstance)
-    return busy(
-        format_text("%u interests of the instance are open; close some", limits::kInterestsPerInstance));
-  if (!ids_[session.value].use(part.name.interest)) {
+  if (!ids_[session.value].fresh(part.name.interest, part.name.operation)) {
     return reject(
         format_text("interest %llu was closed, or is %u ids behind the newest; begin one with a "
                     "new, higher id",
                     number(part.name.interest.value), limits::kInterestWindow));
   }
+  ORBITKV_RETURN_IF_ERROR(make_room(session, part.name.instance, when));
+  ids_[session.value].spend(part.name.interest);
   Interest fresh;
   fresh.instance = part.name.instance;
   fresh.authority = now;
@@ -81,7 +70,7 @@ Result<InterestAnswer> Interests::submit(SessionId session, const InterestPart& 
   auto entry = interests_.find({session, part.name.interest});
   if (entry == interests_.end()) {
     if (part.first != 0) return InterestAnswer{};
-    ORBITKV_ASSIGN_OR_RETURN(entry, open(session, part));
+    ORBITKV_ASSIGN_OR_RETURN(entry, open(session, part, now));
   }
   Interest& interest = entry->second;
   if (interest.instance != part.name.instance) return reject("the interest is of another instance");
@@ -176,7 +165,7 @@ Status Interests::ask_prefix(Entry entry, const InterestPart& part, const Leases
   if (part.first + part.hashes.size() < part.total) {
     step(interest.state, InterestEvent::kPart);
   } else if (found.hit_blocks == 0) {
-    interest.why = Missing::kGone;
+    interest.why = found.why;
     step(interest.state, InterestEvent::kMiss);
   } else {
     interest.admitted = found.admitted;
@@ -301,8 +290,7 @@ void Interests::expire(TimePoint now) {
       entry->second.touched = now;
     }
     const bool over = !holds(entry->second.state) && now >= entry->second.touched + config_.forget;
-    if (over) step(entry->second.state, InterestEvent::kClose);
-    entry = over ? interests_.erase(entry) : std::next(entry);
+    entry = over ? forget(entry) : std::next(entry);
   }
 }
 
@@ -349,7 +337,7 @@ InterestAnswer Interests::close(SessionId session, InterestId id) {
   InterestAnswer out;
   out.phase = InterestPhase::kClosed;
   const auto entry = interests_.find({session, id});
-  if (id.value != 0) ids_[session.value].use(id);
+  if (id.value != 0) ids_[session.value].spend(id);
   if (entry == interests_.end()) return out;
   out.authority = entry->second.authority;
   out.operation = entry->second.operation;

@@ -33,6 +33,11 @@ class InterestIds {
  public:
   // False: it was used, or may have been.
   bool use(InterestId id);
+  // Whether it may be opened: it was not used, or made room and this operation is a higher one.
+  bool fresh(InterestId id, InterestOperation operation) const;
+  void spend(InterestId id);
+  // It made room for another. Of so many the operation is known.
+  void made_room(InterestId id, InterestOperation newest);
 
  private:
   struct Window {
@@ -44,6 +49,7 @@ class InterestIds {
   Window& window_of(std::uint32_t coordinator);
 
   std::vector<Window> windows_;
+  std::map<InterestId, InterestOperation> outside_;  // that made room
   std::uint64_t turns_ = 0;
 };
 
@@ -102,14 +108,25 @@ class Interests {
   };
   using Entry = std::map<Key, Interest>::iterator;
 
+  static bool holds(InterestState state) {
+    return state == InterestState::kCollecting || state == InterestState::kAcquiring ||
+           state == InterestState::kAcquired || state == InterestState::kClaimed;
+  }
+  // For longer no coordinator says nothing of what it holds.
+  Duration silent() const { return nanoseconds(config_.idle.ns / 3); }
   std::uint64_t generation_of(const Instance& instance) const;
   InterestAuthority authority_of(const Instance& instance) const;
   // The authority that it is bound to stands.
   bool stands(const Interest& interest) const;
   Status check_authority(Entry entry, const InterestAuthority& named);
   Error stale(const InterestAuthority& bound, const InterestAuthority& now);
+  Error left();
   Status check_submit(const InterestPart& part) const;
-  Result<Entry> open(SessionId session, const InterestPart& part);
+  Result<Entry> open(SessionId session, const InterestPart& part, TimePoint when);
+  Status make_room(SessionId session, const InstanceId& instance, TimePoint now);
+  template <class Of>
+  bool forget_oldest(Of of, TimePoint now);
+  Entry forget(Entry entry);
   Status begin(Entry entry, const InterestPart& part);
   enum class Order : std::uint8_t { kNext, kBefore, kAhead };
   static Result<Order> order_of(const Interest& interest, const InterestPart& part);

@@ -59,6 +59,28 @@ bool InterestIds::use(InterestId id) {
   return true;
 }
 
+bool InterestIds::fresh(InterestId id, InterestOperation operation) const {
+  const auto outside = outside_.find(id);
+  if (outside != outside_.end()) return operation > outside->second;
+  const auto of = [&](const Window& w) {
+    return w.coordinator == static_cast<std::uint32_t>(id.value >> 32);
+  };
+  const auto it = std::find_if(windows_.begin(), windows_.end(), of);
+  const auto number = static_cast<std::uint32_t>(id.value);
+  if (it == windows_.end() || number > it->newest) return true;
+  return it->newest - number < it->used.size() && !it->used[number % it->used.size()];
+}
+
+void InterestIds::spend(InterestId id) {
+  outside_.erase(id);
+  use(id);
+}
+
+void InterestIds::made_room(InterestId id, InterestOperation newest) {
+  if (outside_.size() == limits::kInterestsPerInstance) outside_.erase(outside_.begin());
+  outside_.emplace(id, newest);
+}
+
 // ---- authority ----
 
 // No id of a registration is given twice, so a rank that joins anew raises it.
@@ -126,6 +148,10 @@ Status Interests::check_authority(Entry entry, const InterestAuthority& named) {
     now.generation = generation_of(*instance);
     return stale(bound, now);
   }
+  return left();
+}
+
+Error Interests::left() {
   ++stats_.stale;
   return recompute(
       "stale authority: a rank of the instance has left since; close the interest, and submit a new one when "
@@ -134,7 +160,16 @@ Status Interests::check_authority(Entry entry, const InterestAuthority& named) {
 
 Status Interests::check(SessionId session, const InterestPart& part) {
   const auto entry = interests_.find({session, part.name.interest});
-  return entry == interests_.end() ? ok_status() : check_authority(entry, part.authority);
+  if (entry != interests_.end()) return check_authority(entry, part.authority);
+  const Instance* instance = p_.instances.find_instance(part.name.instance);
+  if (!part.authority || (instance != nullptr && instance->complete())) return ok_status();
+  // The ranks that it names have left, and registrations are never given twice.
+  if (part.authority.incarnation != config_.incarnation.value) {
+    InterestAuthority now = part.authority;
+    now.incarnation = config_.incarnation.value;
+    return stale(part.authority, now);
+  }
+  return left();
 }
 
 }  // namespace orbitkv::cache

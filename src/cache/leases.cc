@@ -163,7 +163,10 @@ void Leases::answer_again(std::uint32_t index, const Seen& seen, QueryAnswer& an
       std::min(lease.hits, seen.part.first + static_cast<std::uint32_t>(seen.part.hashes.size()));
   answer.revision = lease.revision;
   if (!seen.last()) return;
-  if (lease.state == LeaseState::kMissed) return retire(index, LeaseEvent::kTold);
+  if (lease.state == LeaseState::kMissed) {
+    answer.why = why_of(lease);
+    return retire(index, LeaseEvent::kTold);
+  }
   step(lease.state, LeaseEvent::kSameList);
   answer_last(index, seen.now, answer);
 }
@@ -331,7 +334,10 @@ void Leases::absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer) {
     step(lease.state, LeaseEvent::kPart);
     return collect(index);
   }
-  if (!read || (lease.hits == 0 && !lease.full)) return retire(index, LeaseEvent::kLastEmpty);
+  if (!read || (lease.hits == 0 && !lease.full)) {
+    answer.why = read ? Missing::kGone : Missing::kNone;
+    return retire(index, LeaseEvent::kLastEmpty);
+  }
   end_list(index, seen);
   if (lease.state == LeaseState::kWaiting) line_.run(seen.now);
   if (loads_.queued()) pump(seen.now);
@@ -339,6 +345,7 @@ void Leases::absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer) {
   if (lease.state == LeaseState::kMissed) retire(index, LeaseEvent::kTold);
   const bool over = lease.state == LeaseState::kRetired;
   answer.hit_blocks = over ? 0 : lease.hits;
+  if (over) answer.why = why_of(lease);
   if (!over) answer_last(index, seen.now, answer);
 }
 

@@ -337,6 +337,9 @@ class Leases {
   Status restart(std::uint32_t index, std::uint32_t kept, Seen& seen, QueryAnswer& answer);
   bool recognise(Lease& lease, const Seen& seen);
   void answer_again(std::uint32_t index, const Seen& seen, QueryAnswer& answer);
+  static Missing why_of(const Lease& lease) {
+    return lease.why == Missing::kNone ? Missing::kGone : lease.why;
+  }
   void absorb(std::uint32_t index, Seen& seen, QueryAnswer& answer);
   void answer_last(std::uint32_t index, TimePoint now, QueryAnswer& answer);
   void keep_part(std::uint32_t index, const Seen& seen);

@@ -66,6 +66,7 @@ void Leases::cut_to_limit(std::uint32_t index) {
   const std::uint64_t most =
       budgets_.most(use_of(lease)).value / std::max<std::uint64_t>(1, lease.block_bytes.value);
   if (lease.hits <= most) return;
+  if (most == 0) lease.why = Missing::kTooLarge;
   if (!lease.prepared) ++stats_.budget_cuts;
   shorten(lease, static_cast<std::uint32_t>(most));
   unpin_from(index, lease.hits, kNoCharge);

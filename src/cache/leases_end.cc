@@ -122,7 +122,7 @@ TicketAnswer Leases::tell(std::uint32_t index, TimePoint now) {
   answer.admitted = lease.state != LeaseState::kWaiting;
   if (lease.state == LeaseState::kMissed) {
     answer.state = TicketState::kMissing;
-    answer.why = lease.why == Missing::kNone ? Missing::kGone : lease.why;
+    answer.why = why_of(lease);
     retire(index, LeaseEvent::kTold);
   } else if (lease.id && !lease.prepared) {
     answer.state = TicketState::kReady;

@@ -120,7 +120,11 @@ bool Leases::want_block(std::uint32_t index, std::uint32_t i, const Seen& seen) 
     const Leases::Target& t = seen.target;
     record = loads_.start({key, seen.stored[i], t.shards, t.slot_bytes, &t.near, use_of(lease)},
                           LeaseIndex(index));
-    if (record == kNoRecord) return false;
+    if (record == kNoRecord) {
+      const bool room = images_.table().find(key) != kNoRecord;  // it is there, and not to be read
+      if (lease.records.empty() && !room) lease.why = Missing::kNoMemory;
+      return false;
+    }
   }
   const auto position = static_cast<std::uint32_t>(lease.records.size());
   lease.records.push_back(record);

@@ -186,13 +186,43 @@ Outcome from_recovered(const client::Recovered& in, orbitkv_recovered& out) {
   return {};
 }
 
-Outcome to_seats(const orbitkv_participant* in, std::size_t count, std::vector<Seat>& out) {
+namespace {
+
+InterestAuthority to_authority(const orbitkv_authority& in) {
+  InterestAuthority out;
+  out.incarnation = in.incarnation;
+  out.generation = in.generation;
+  std::memcpy(out.layout.data(), in.layout, out.layout.size());
+  out.consumers = in.consumers;
+  return out;
+}
+
+}  // namespace
+
+orbitkv_authority from_authority(const InterestAuthority& in) {
+  orbitkv_authority out{};
+  out.incarnation = in.incarnation;
+  out.generation = in.generation;
+  std::memcpy(out.layout, in.layout.data(), in.layout.size());
+  out.consumers = in.consumers;
+  return out;
+}
+
+Outcome to_carrier(const orbitkv_carrier* in, orbitkv_carrier& out) {
+  const Outcome outcome = read_sized(in, out);
+  if (outcome.ok() && (out.send == nullptr || out.receive == nullptr))
+    return reject("a carrier without send or receive");
+  return outcome;
+}
+
+Outcome to_seats(const Seats& in, std::vector<Seat>& out) {
   return each<orbitkv_participant>(
-      {"participants", limits::kInterestGroup}, {in, count}, [&](const orbitkv_participant& seat) {
-        if (seat.client == nullptr) return reject(format_text("participant %zu has no client", out.size()));
+      {"participants", limits::kInterestGroup}, in.given, [&](const orbitkv_participant& seat) {
+        if (seat.client == nullptr && !in.carried)
+          return reject(format_text("participant %zu has no client", out.size()));
         Outcome ranks = check_array({"ranks", limits::kShards}, seat.ranks, seat.rank_count);
         if (!ranks.ok()) return ranks;
-        client::Participant participant{to_instance(seat.instance), {}};
+        client::Participant participant{to_instance(seat.instance), {}, to_authority(seat.authority)};
         participant.ranks.assign(seat.ranks, seat.ranks + seat.rank_count);
         out.push_back({seat.client, std::move(participant)});
         return Outcome{};

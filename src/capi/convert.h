@@ -31,7 +31,13 @@ struct Seat {
   orbitkv_client* client = nullptr;
   client::Participant participant;
 };
-Outcome to_seats(const orbitkv_participant* in, std::size_t count, std::vector<Seat>& out);
+struct Seats {
+  std::span<const orbitkv_participant> given;
+  bool carried = false;  // by a carrier, and not by their clients
+};
+Outcome to_seats(const Seats& in, std::vector<Seat>& out);
+orbitkv_authority from_authority(const InterestAuthority& in);
+Outcome to_carrier(const orbitkv_carrier* in, orbitkv_carrier& out);
 Outcome to_common_list(const orbitkv_common_list* in, client::CommonList& out);
 // Reject: there is no room for the leases.
 Outcome from_common(const client::CommonPrefix& in, orbitkv_common_prefix& out);

@@ -2,14 +2,17 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "capi/carrier_pump.h"
 #include "capi/guarded.h"
 #include "orbitkv/interests.h"
 
 using orbitkv::capi::Outcome;
 using orbitkv::capi::reject;
+using orbitkv::client::Carrier;
 using orbitkv::client::PrefixGroup;
 
 struct orbitkv_group_of_managers {
+  orbitkv::capi::CarrierPump pump;  // ends after the group, which ends its mailbox
   std::unique_ptr<PrefixGroup> group;
 };
 
@@ -20,9 +23,35 @@ orbitkv_action with_group(orbitkv_group_of_managers* group, orbitkv_error* error
   return orbitkv::capi::guarded(error, [&] { return group ? call(*group->group) : reject("group is NULL"); });
 }
 
+std::unique_ptr<Carrier> carrier_of(const orbitkv_group_options& options,
+                                    const std::vector<orbitkv::capi::Seat>& seats,
+                                    orbitkv::capi::CarrierPump& pump, Outcome& outcome) {
+  if (options.carrier != nullptr) {
+    orbitkv_carrier calls{};
+    outcome = orbitkv::capi::to_carrier(options.carrier, calls);
+    return outcome.ok() ? pump.start(calls, seats.size(), outcome) : nullptr;
+  }
+  std::vector<orbitkv::client::Client*> clients;
+  for (const orbitkv::capi::Seat& seat : seats) clients.push_back(seat.client->client.get());
+  return orbitkv::client::carry_over(std::move(clients), outcome);
+}
+
 }  // namespace
 
 extern "C" {
+
+orbitkv_action orbitkv_interest_authority(orbitkv_client* client, const orbitkv_instance* instance,
+                                          orbitkv_authority* out, orbitkv_error* error) {
+  return orbitkv::capi::with_client(client, error, [&](orbitkv::client::Client& c) {
+    if (instance == nullptr || out == nullptr) return reject("instance or out is NULL");
+    orbitkv::InterestAuthority found;
+    orbitkv::InstanceId id;
+    std::memcpy(id.bytes.data(), instance->bytes, id.bytes.size());
+    const Outcome outcome = c.interest_authority(id, found);
+    if (outcome.ok()) *out = orbitkv::capi::from_authority(found);
+    return outcome;
+  });
+}
 
 orbitkv_action orbitkv_carry_interest(orbitkv_client* client, const void* frame, size_t bytes, void** reply,
                                       size_t* reply_bytes, orbitkv_error* error) {
@@ -49,20 +78,17 @@ orbitkv_action orbitkv_group_open(const orbitkv_participant* participants, size_
     orbitkv_group_options read = ORBITKV_GROUP_OPTIONS_INIT;
     Outcome outcome = options ? orbitkv::capi::read_sized(options, read) : Outcome{};
     std::vector<orbitkv::capi::Seat> seats;
-    if (outcome.ok()) outcome = orbitkv::capi::to_seats(participants, count, seats);
+    if (outcome.ok())
+      outcome = orbitkv::capi::to_seats({{participants, count}, read.carrier != nullptr}, seats);
     if (!outcome.ok()) return outcome;
-    std::vector<orbitkv::client::Client*> clients;
     std::vector<orbitkv::client::Participant> given;
-    for (orbitkv::capi::Seat& seat : seats) {
-      clients.push_back(seat.client->client.get());
-      given.push_back(std::move(seat.participant));
-    }
+    for (orbitkv::capi::Seat& seat : seats) given.push_back(std::move(seat.participant));
     PrefixGroup::Options converted;
     converted.timeout_ms = read.timeout_ms;
     converted.restore_ms = read.restore_ms;
-    auto carrier = orbitkv::client::carry_over(std::move(clients), outcome);
-    if (!outcome.ok()) return outcome;
     auto made = std::make_unique<orbitkv_group_of_managers>();
+    auto carrier = carrier_of(read, seats, made->pump, outcome);
+    if (!outcome.ok()) return outcome;
     made->group = PrefixGroup::open(converted, std::move(given), std::move(carrier), outcome);
     if (made->group) *out = made.release();
     return outcome;

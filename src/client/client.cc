@@ -383,8 +383,14 @@ Outcome Client::cancel_recovery(InstanceId instance, std::string_view request_id
 
 Outcome Client::carry_interest(std::span<const std::byte> frame, std::vector<std::byte>& reply) {
   auto answered = run_interest(frame, impl_->commands());
-  if (answered.ok()) reply = std::move(*answered);
-  return outcome_of(answered);
+  if (!answered.ok()) return outcome_of(answered);
+  reply = std::move(*answered);
+  if (!health().connected) end_by_session(frame, reply);
+  return {};
+}
+
+Outcome Client::interest_authority(InstanceId instance, InterestAuthority& out) {
+  return outcome_of(ask_authority(instance, impl_->commands(), out));
 }
 
 Outcome Client::ping() {

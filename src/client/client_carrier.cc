@@ -26,26 +26,11 @@ std::uint64_t claim_of(std::uint64_t token) {
   return token >> 32;
 }
 
-// A session that is gone holds nothing: a close of what it held has its answer.
-bool closed_by_its_end(std::span<const std::byte> frame, std::span<const std::byte> answer,
-                       const Client& client) {
-  const auto call = wire::decode_interest_call(frame);
-  const auto error = wire::decode_error_reply(answer);
-  return call.ok() && call->verb == InterestVerb::kClose && error.ok() && error->code == Code::kReconnect &&
-         !client.health().connected;
-}
-
 wire::Buffer carry(const std::vector<std::byte>& frame, Client& client) {
   wire::Buffer answer;
   const Outcome carried = client.carry_interest(frame, answer);
   if (!carried.ok())
     wire::encode(wire::ErrorReply{static_cast<Code>(carried.action), carried.message}, answer);
-  if (!closed_by_its_end(frame, answer, client)) return answer;
-  wire::InterestReply closed;
-  closed.interest = wire::decode_interest_call(frame)->name.interest;
-  closed.phase = InterestPhase::kClosed;
-  answer.clear();
-  wire::encode(closed, answer);
   return answer;
 }
 

@@ -66,7 +66,7 @@ void Coordinator::submit(std::uint32_t index, TimePoint now) {
   place.stage = Stage::kSubmitting;
   place.sent = 0;
   place.blocks = 0;
-  place.waits = false;
+  place.waits = place.asked = false;
   submit_part(index, now);
 }
 
@@ -139,6 +139,7 @@ void Coordinator::arrive(std::uint32_t index, std::uint64_t token, std::span<con
   const auto named = place.stage == Stage::kClosing ? InterestOperation() : place.operation;
   if (reply.ok() && (reply->interest != interest_of(index) || reply->operation != named)) return;
   place.token = 0;
+  place.heard = true;
   place.due = now + attempt_.times.keep;
   if (reply.ok()) {
     on_reply(index, *reply, now);
@@ -160,10 +161,23 @@ void Coordinator::pause(Place& place, Duration first, Duration most, TimePoint n
   place.due = now + place.pause;
 }
 
+// No place for it: the seats behind it give way as they do to one that waits for budget. That takes an
+// authority to be ordered by; a poll tells it and submits nothing.
+void Coordinator::put_off(std::uint32_t index, TimePoint now) {
+  Place& place = places_[index];
+  place.waits = true;
+  if (place.seat.authority || place.asked) return back_off(index, now);
+  place.asked = true;
+  call(index, InterestVerb::kPoll, now);
+}
+
 void Coordinator::on_error(std::uint32_t index, const wire::ErrorReply& error, TimePoint now) {
   Place& place = places_[index];
   if (error.code == Code::kBusy) {
-    if (place.stage == Stage::kSubmitting) return back_off(index, now);
+    if (place.stage == Stage::kSubmitting) {
+      place.said = error.text;
+      return put_off(index, now);
+    }
     pause(place, attempt_.times.poll, times(10, attempt_.times.poll), now);
   } else if (place.stage == Stage::kClosing) {
     // A session that is gone holds nothing; but it may only have been slow.
@@ -220,6 +234,7 @@ void Coordinator::on_reply(std::uint32_t index, const InterestReply& reply, Time
     return;
   }
   if (!bind(index, reply, now)) return;
+  if (reply.phase != InterestPhase::kUnknown) place.said.clear();
   if (!believable(place, reply)) return fail(index, "answers what was not asked", now);
   switch (place.stage) {
     case Stage::kSubmitting:

@@ -112,7 +112,10 @@ class Coordinator {
     InterestOperation operation;
     std::uint32_t sent = 0;    // of the list: what the Manager is known to have
     std::uint32_t blocks = 0;  // acquired
-    bool waits = false;        // for budget or room
+    bool waits = false;        // for budget, room or a place
+    bool heard = false;        // of its Manager
+    bool asked = false;        // for its authority, by a poll of what was refused
+    std::string said;          // why the last submit was put off
     std::vector<wire::TicketLease> leases;
     std::uint64_t token = 0;  // of the frame that is not answered; 0: none
     wire::Buffer frame;
@@ -133,6 +136,8 @@ class Coordinator {
   void pause(Place& place, Duration first, Duration most, TimePoint now);
   void on_error(std::uint32_t index, const wire::ErrorReply& error, TimePoint now);
   void on_reply(std::uint32_t index, const wire::InterestReply& reply, TimePoint now);
+  void put_off(std::uint32_t index, TimePoint now);
+  void run_out(TimePoint now);
   bool bind(std::uint32_t index, const wire::InterestReply& reply, TimePoint now);
   bool believable(const Place& place, const wire::InterestReply& reply) const;
   void on_acquire(std::uint32_t index, const wire::InterestReply& reply, TimePoint now);

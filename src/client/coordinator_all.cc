@@ -82,12 +82,23 @@ void Coordinator::look(TimePoint now) {
     end({Verdict::kFailed, wire::Missing::kNone, 0, "not every rank told in time how its restore ended"},
         now);
   } else {
-    const auto late = std::find_if(places_.begin(), places_.end(), [](const Place& p) {
-      return p.stage != Stage::kAcquired && p.stage != Stage::kClaimed;
-    });
-    const auto seat = static_cast<std::uint32_t>(late == places_.end() ? 0 : late - places_.begin());
-    end({Verdict::kMissed, wire::Missing::kTimeout, seat, "a participant did not have it in time"}, now);
+    run_out(now);
   }
+}
+
+// The time is over. It is the one that was refused that is named, and not those that gave way to it.
+void Coordinator::run_out(TimePoint now) {
+  const auto blame = [](const Place& p) {
+    if (p.stage == Stage::kAcquired || p.stage == Stage::kClaimed) return 0;
+    return !p.heard ? 4 : !p.said.empty() ? 3 : p.waits ? 2 : 1;
+  };
+  const auto late = std::max_element(places_.begin(), places_.end(),
+                                     [&](const Place& a, const Place& b) { return blame(a) < blame(b); });
+  const auto seat = static_cast<std::uint32_t>(late - places_.begin());
+  std::string text = format_text("participant %u did not have it in time", seat);
+  if (!late->heard) text = format_text("participant %u did not answer in time", seat);
+  if (!late->said.empty()) text += "; its Manager says: " + late->said;
+  end({Verdict::kMissed, wire::Missing::kTimeout, seat, std::move(text)}, now);
 }
 
 // Whatever a seat may hold goes back: also one whose first submit was never answered.

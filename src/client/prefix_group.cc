@@ -184,7 +184,7 @@ Outcome PrefixGroup::begin(const CommonList& list, std::uint64_t& claim) {
 
 namespace {
 
-CommonPrefix to_prefix(Coordinator& c) {
+CommonPrefix to_prefix(Coordinator& c, const Carrier& carrier) {
   CommonPrefix out;
   const Coordinator::Outcome& end = c.outcome();
   out.loading = c.phase() == Coordinator::Phase::kAcquiring || c.phase() == Coordinator::Phase::kClaiming;
@@ -199,6 +199,9 @@ CommonPrefix to_prefix(Coordinator& c) {
     out.why = static_cast<Missing>(end.why);
     out.participant = end.seat;
     out.message = end.message;
+    if (end.verdict == Coordinator::Verdict::kMissed && out.why == Missing::kTimeout)
+      if (const std::string trouble = carrier.trouble(end.seat); !trouble.empty())
+        out.message += "; its carrier says: " + trouble;
   }
   return out;
 }
@@ -217,7 +220,7 @@ Outcome PrefixGroup::poll(std::uint64_t claim, std::uint32_t timeout_ms, CommonP
   if (impl_->stop) return kStopped;
   Impl::Claim* found = impl_->find(claim);
   if (found == nullptr) return kUnknown;
-  out = to_prefix(found->coordinator);
+  out = to_prefix(found->coordinator, *impl_->carrier);
   return {};
 }
 

@@ -130,6 +130,30 @@ Result<wire::Buffer> run_interest(std::span<const std::byte> frame, const SendCo
   return out;
 }
 
+void end_by_session(std::span<const std::byte> frame, wire::Buffer& answer) {
+  const auto call = wire::decode_interest_call(frame);
+  const auto error = wire::decode_error_reply(answer);
+  if (!call.ok() || call->verb != InterestVerb::kClose || !error.ok() || error->code != Code::kReconnect)
+    return;
+  wire::InterestReply closed;
+  closed.interest = call->name.interest;
+  closed.phase = InterestPhase::kClosed;
+  answer.clear();
+  wire::encode(closed, answer);
+}
+
+Status ask_authority(const InstanceId& instance, const SendCommand& command, InterestAuthority& out) {
+  // No coordinator's: their words are lower.
+  const wire::InterestName nobodys{instance, InterestId(~std::uint64_t{0}), InterestOperation(1)};
+  ORBITKV_ASSIGN_OR_RETURN(const wire::Buffer frame, command(wire::Opcode::kInterest, [&](wire::Buffer& to) {
+                             wire::encode(wire::InterestCall{nobodys, {}, InterestVerb::kPoll, 0}, to);
+                           }));
+  ORBITKV_ASSIGN_OR_RETURN(const wire::InterestReply reply, wire::decode_interest_reply(frame));
+  if (!reply.authority) return busy("the instance is not ready: not all of its ranks are registered here");
+  out = reply.authority;
+  return ok_status();
+}
+
 Missing missing(const wire::TicketReply& reply) {
   if (reply.state == wire::TicketState::kUnknown) return Missing::kUnknown;
   return static_cast<Missing>(reply.why);

@@ -35,6 +35,10 @@ Status run_cancel(const wire::CancelQueryRequest& request, const SendCommand& co
 
 // Decodes the frame and sends it as its kind of command; an error is answered as a frame.
 Result<wire::Buffer> run_interest(std::span<const std::byte> frame, const SendCommand& command);
+// A session that is gone holds nothing: a close that met none becomes the answer that it is closed.
+void end_by_session(std::span<const std::byte> frame, wire::Buffer& answer);
+// kBusy: not all ranks of the instance are registered.
+Status ask_authority(const InstanceId& instance, const SendCommand& command, InterestAuthority& out);
 
 Missing missing(const wire::TicketReply& reply);
 Recovered to_recovered(const wire::TicketReply& reply);

@@ -44,6 +44,8 @@ wire::Buffer answer_of(Core& core, SessionId session, std::span<const std::byte>
     part.name = {submit->name.instance, submit->name.interest, submit->name.operation};
     part.authority = submit->authority;
     part.group = submit->group;
+    if (submit->kind == wire::InterestKind::kRecovery)
+      part.tail = cache::TokenTail{submit->origin, submit->boundary};
     part.first = submit->first;
     part.total = submit->total;
     part.hashes = submit->hashes;
@@ -67,7 +69,9 @@ wire::Buffer answer_of(Core& core, SessionId session, std::span<const std::byte>
 struct HostPlan {
   std::uint32_t resident = kList, stored = 0;  // leading blocks, and those behind them
   std::uint16_t ranks = 1;
+  bool hybrid = false;  // a second group, of which a boundary needs the page that ends there
 };
+constexpr std::uint64_t kCheckpoints = 1000;  // the pages of the second group are named from there
 struct Chance {
   int lost = 0, doubled = 0;  // percent
   Duration delay = milliseconds(1);
@@ -96,8 +100,18 @@ class HostOf {
   }
   void register_anew() {
     if (!core().unregister(worker, ranks.back()).ok()) return;
-    const auto rank = static_cast<std::uint16_t>(ranks.size() - 1);
-    ranks.back() = world()->join(worker, {.rank = rank, .world = plan_.ranks});
+    ranks.back() = join(static_cast<std::uint16_t>(ranks.size() - 1));
+  }
+  // Interests of nobody's, which hold.
+  void take_places(std::uint32_t count) {
+    const auto one = hashes(0, 1);
+    for (std::uint32_t i = 1; i <= count; ++i) {
+      cache::InterestPart part;
+      part.name = {instance_id(1), InterestId(std::uint64_t{5000} << 32 | i), InterestOperation(1)};
+      part.total = 1;
+      part.hashes = one;
+      ASSERT_TRUE(core().submit_interest(owner, part, now()).ok());
+    }
   }
   World* world() { return t->world.get(); }
   Core& core() { return *world()->core; }
@@ -119,10 +133,29 @@ class HostOf {
     owner = world()->open();
     worker = world()->open();
     ranks.clear();
-    for (std::uint16_t r = 0; r < plan_.ranks; ++r)
-      ranks.push_back(world()->join(worker, {.rank = r, .world = plan_.ranks}));
-    if (plan_.resident > 0) world()->store(worker, ranks[0], hashes(0, plan_.resident));
-    for (std::uint32_t n = plan_.resident; n < plan_.resident + plan_.stored; ++n) t->tier.put(n);
+    for (std::uint16_t r = 0; r < plan_.ranks; ++r) ranks.push_back(join(r));
+    for (const std::uint64_t first : {std::uint64_t{0}, kCheckpoints}) {
+      if (first > 0 && !plan_.hybrid) continue;
+      if (plan_.resident > 0) store(GroupId(first > 0), hashes(first, plan_.resident));
+      for (std::uint64_t n = plan_.resident; n < plan_.resident + plan_.stored; ++n) t->tier.put(first + n);
+    }
+  }
+  RegistrationId join(std::uint16_t rank) {
+    model::RankRegistration r = rank_of({.rank = rank, .world = plan_.ranks});
+    if (plan_.hybrid) {
+      r.groups.resize(2, r.groups[0]);
+      r.groups[1].group = GroupId(1);
+      r.groups[1].rule = model::RecoveryRule::kCheckpoint;
+    }
+    const auto joined = core().register_rank(worker, r, now());
+    EXPECT_TRUE(joined.ok()) << joined.error().to_string();
+    return joined.ok() ? *joined : RegistrationId(0);
+  }
+  void store(GroupId group, const std::vector<BlockHash>& list) {
+    const OperationKey op = world()->next_op(worker);
+    const auto at = blocks(0, list.size());
+    ASSERT_TRUE(core().publish({op, ranks[0], group, at, list}, now()).ok());
+    if (world()->ports.granted.contains(op)) world()->commit(op);
   }
 
   HostPlan plan_;
@@ -158,7 +191,13 @@ class Net {
       for (std::size_t i = 0; i < host->ranks.size(); ++i) seat.ranks.push_back(rank++);
       attempt.seats.push_back(seat);
     }
-    attempt.hashes = hashes(0, kList);
+    attempt.hashes = hashes(0, list);
+    if (boundary > 0) {  // pages
+      attempt.kind = wire::InterestKind::kRecovery;
+      attempt.boundary = std::uint64_t{16} * boundary;
+      attempt.hashes = hashes(0, boundary);
+      attempt.hashes.push_back(hash_of(kCheckpoints + boundary - 1));
+    }
     attempt.times = times;
     coordinators.push_back(std::make_unique<Coordinator>(std::move(attempt), now_));
     handled.push_back(false);
@@ -204,24 +243,37 @@ class Net {
     ASSERT_EQ(leases.size(), hosts.size());
     std::uint16_t rank = 0;
     for (std::size_t h = 0; h < hosts.size(); ++h) {
-      ASSERT_EQ(leases[h].size(), 1u);
-      EXPECT_EQ(leases[h][0].blocks, common) << "a lease of another length";
+      ASSERT_EQ(leases[h].size(), boundary > 0 ? 2u : 1u);
+      std::uint32_t leased = 0;
+      for (const wire::TicketLease& lease : leases[h]) leased += lease.blocks;
+      EXPECT_EQ(leased, common) << "leases of another length";
       for (std::size_t r = 0; r < hosts[h]->ranks.size(); ++r, ++rank)
-        after(delay(), [=, this, lease = leases[h][0].lease] { restore(c, h, r, rank, lease); });
+        after(delay(), [=, this, of = leases[h]] { restore(c, {h, r, rank}, of); });
     }
   }
-  void restore(std::size_t c, std::size_t h, std::size_t r, std::uint16_t rank, LeaseId lease) {
-    HostOf& host = *hosts[h];
+  struct RankAt {
+    std::size_t host, index;  // of the host's ranks
+    std::uint16_t rank;
+  };
+  void restore(std::size_t c, RankAt at, const std::vector<wire::TicketLease>& leases) {
+    HostOf& host = *hosts[at.host];
+    const std::uint16_t rank = at.rank;
     host.world()->now = std::max(host.now(), now_);
-    const OperationKey op = host.world()->next_op(host.worker);
-    const std::uint32_t common = coordinators[c]->blocks();
-    const auto begun = host.world()->restore(op, host.ranks[r], lease, blocks(100, common));
-    if (!begun.ok()) {
+    std::vector<OperationKey> ops;
+    for (const wire::TicketLease& lease : leases) {
+      ops.push_back(host.world()->next_op(host.worker));
+      const auto begun =
+          host.world()->restore(ops.back(), host.ranks[at.index], lease.lease, blocks(100, lease.blocks));
+      if (begun.ok()) {
+        EXPECT_EQ(*begun, lease.blocks);
+        continue;
+      }
       ++refused;
+      ops.pop_back();
+      for (const OperationKey& op : ops) host.world()->drain_failed(op);
       coordinators[c]->report(rank, false, now_);
       return look(c);
     }
-    EXPECT_EQ(*begun, common);
     EXPECT_FALSE(coordinators[c]->quiet());
     after(delay(), [=, this, &host, incarnation = host.incarnation()] {
       if (host.incarnation() != incarnation) {  // its Manager died meanwhile
@@ -229,7 +281,7 @@ class Net {
         return look(c);
       }
       const bool well = !percent(fail_restores);
-      well ? host.world()->verified(op) : host.world()->drain_failed(op);
+      for (const OperationKey& op : ops) well ? host.world()->verified(op) : host.world()->drain_failed(op);
       coordinators[c]->report(rank, well, now_);
       look(c);
     });
@@ -318,7 +370,9 @@ class Net {
   std::vector<std::unique_ptr<Coordinator>> coordinators;
   std::vector<bool> handled;
   std::vector<TimePoint> deadlines;
-  int fail_restores = 0;  // percent
+  int fail_restores = 0;       // percent
+  std::uint32_t list = kList;  // blocks that are asked for
+  std::uint32_t boundary = 0;  // or a recovery, at so many pages
   std::uint32_t claims = 0, refused = 0;
 
  private:
@@ -437,6 +491,84 @@ TEST(Coordinator, two_that_need_more_than_there_is_do_not_wait_for_each_other) {
     if (::testing::Test::HasFailure()) return;
   }
   EXPECT_GT(both, 75u) << "the second gets its turn when the first is done";
+}
+
+// A list that takes three frames, of which each may be lost, doubled and late.
+TEST(Coordinator, a_list_of_several_parts_is_put_together_whatever_becomes_of_its_frames) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(seed);
+    Net net(seed, {static_cast<int>(seed % 3) * 8, 30, milliseconds(1 + seed % 40)});
+    net.list = 2 * wire::interest_hashes_per_frame() + 5;
+    for (std::uint32_t i = 0; i < 2; ++i) net.add_host({3 + net.roll(5), net.roll(4), 1});
+    client::AttemptTimes times;
+    times.wait = seconds(30);
+    net.start(times);
+    net.run();
+    ASSERT_EQ(net.verdict(), Coordinator::Verdict::kRestored) << net.coordinators[0]->outcome().message;
+    ASSERT_EQ(net.coordinators[0]->blocks(), net.shortest());
+    net.expect_nothing_held();
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(Coordinator, a_boundary_is_had_at_every_manager_or_at_none) {
+  std::map<Coordinator::Verdict, int> seen;
+  for (std::uint64_t seed = 1; seed <= 80; ++seed) {
+    SCOPED_TRACE(seed);
+    Net net(seed,
+            {static_cast<int>(seed % 3) * 8, static_cast<int>(seed % 5) * 10, milliseconds(1 + seed % 40)});
+    net.boundary = 4;
+    const std::uint32_t hosts = 1 + net.roll(4);
+    for (std::uint32_t i = 0; i < hosts; ++i) {
+      const std::uint32_t resident = net.roll(kList + 1), lacks = net.roll(4) == 0 ? kList : 0;
+      const std::uint32_t stored = kList - std::max(resident, lacks);
+      net.add_host({resident, stored, static_cast<std::uint16_t>(1 + net.roll(2)), true});
+    }
+    client::AttemptTimes times;
+    times.wait = seconds(20);
+    net.start(times);
+    const std::uint32_t fault = net.roll(4);
+    if (fault == 0) net.after(milliseconds(20), [&net] { net.hosts[0]->die(); });
+    net.run();
+    const bool there = net.shortest() >= net.boundary;
+    const Coordinator& c = *net.coordinators[0];
+    ++seen[net.verdict()];
+    if (fault != 0 && there) {
+      ASSERT_EQ(net.verdict(), Coordinator::Verdict::kRestored) << c.outcome().message;
+      ASSERT_EQ(c.blocks(), net.boundary + 1) << "the pages of both groups";
+      ASSERT_EQ(net.refused, 0u);
+    }
+    if (fault != 0 && !there) {
+      ASSERT_EQ(net.verdict(), Coordinator::Verdict::kMissed) << c.outcome().message;
+      ASSERT_EQ(c.outcome().why, wire::Missing::kGone);
+      ASSERT_EQ(net.claims, 0u);
+    }
+    net.expect_nothing_held();
+    if (::testing::Test::HasFailure()) return;
+  }
+  for (const auto verdict : {Coordinator::Verdict::kRestored, Coordinator::Verdict::kMissed})
+    EXPECT_GT(seen[verdict], 5) << static_cast<int>(verdict);
+}
+
+// Of the places that the session has in the instance one is left at each Manager.
+TEST(Coordinator, two_that_have_the_last_place_at_one_manager_each_do_not_wait_for_each_other) {
+  std::uint32_t both = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    Net net(seed, {0, 0, milliseconds(1 + seed % 20)});
+    for (int i = 0; i < 3; ++i) net.add_host({kList, 0, 1});
+    for (const auto& host : net.hosts) host->take_places(limits::kInterestsPerInstance - 1);
+    net.start();
+    net.start();
+    net.run();
+    ASSERT_GE(net.claims, 1u) << net.coordinators[0]->outcome().message;
+    both += net.claims == 2 ? 1 : 0;
+    for (std::size_t c = 0; c < 2; ++c)
+      ASSERT_NE(net.verdict(c), Coordinator::Verdict::kFailed) << net.coordinators[c]->outcome().message;
+    net.expect_nothing_held();
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(both, 55u) << "the second gets its turn when the first is done";
 }
 
 TEST(Coordinator, a_rank_that_never_tells_leaves_the_pages_lent_and_the_rest_ends) {

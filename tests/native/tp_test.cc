@@ -56,7 +56,7 @@ constexpr client::PrefixGroup::Options kOptions{kDoneWithinMs, 60'000, 50, 2};
 
 // Managers with the ranks of one engine, as many at each, and its scheduler.
 struct Hosts {
-  explicit Hosts(std::size_t count, std::uint16_t ranks_each = 1) {
+  explicit Hosts(std::size_t count, std::uint16_t ranks_each = 1, Shape shape = {}) {
     std::uint16_t rank = 0;
     for (std::size_t h = 0; h < count; ++h) {
       managers.push_back(std::make_unique<Manager>(std::vector<std::string>{"--pool-size", "32MiB"}));
@@ -64,7 +64,7 @@ struct Hosts {
       for (std::uint16_t r = 0; r < ranks_each; ++r, ++rank) {
         participants.back().ranks.push_back(rank);
         engines.push_back(std::make_unique<Engine>(EngineOptions{.socket = managers.back()->socket(),
-                                                                 .shape = {},
+                                                                 .shape = shape,
                                                                  .name_space = "part " + std::to_string(h),
                                                                  .rank = r,
                                                                  .world_size = ranks_each,
@@ -101,18 +101,34 @@ struct Hosts {
   }
   CommonPrefix claim(std::uint32_t count) {
     const auto hashes = hashes_of(1, count);
-    EXPECT_TRUE(group->begin({hashes}, number).ok());
+    return claim(client::CommonList{hashes});
+  }
+  // All pages of both groups.
+  CommonPrefix claim_boundary(std::uint32_t pages) {
+    auto hashes = hashes_of(1, pages);
+    hashes.insert(hashes.end(), hashes.begin(), hashes.begin() + pages);
+    const std::uint64_t tokens = std::uint64_t{pages} * engines[0]->description().block_tokens;
+    return claim(client::CommonList{hashes, 0, 0, tokens});
+  }
+  CommonPrefix claim(const client::CommonList& list) {
+    EXPECT_TRUE(group->begin(list, number).ok());
     CommonPrefix out;
     EXPECT_TRUE(group->poll(number, 2 * kDoneWithinMs, out).ok());
     EXPECT_FALSE(out.loading);
     return out;
   }
   bool restore(std::uint16_t rank, const CommonPrefix& found) {
-    const auto targets = blocks_of(20, found.blocks);
     Engine& engine = *engines[rank];
-    const auto status = engine.restore_from(found.leases.at(host_of[rank]).at(0).lease, targets);
+    const auto& leases = found.leases.at(host_of[rank]);
+    const auto targets = blocks_of(20, leases.at(0).pages);
+    std::vector<client::Load> loads;
+    for (const client::RecoveryLease& lease : leases) loads.push_back({lease.lease, lease.group, targets});
+    client::OperationHandle handle;
+    client::OperationStatus status{true, false, 0, {}};
+    if (engine.client().start_restore(engine.registration(), loads, {}, handle).ok())
+      status = engine.client().wait(handle, kDoneWithinMs);
     std::uint64_t wrong = 0;
-    for (std::uint32_t i = 0; status.success && i < found.blocks; ++i)
+    for (std::uint32_t i = 0; status.success && i < targets.size(); ++i)
       wrong += engine.wrong_bytes(targets[i], hash_of(1 + i));
     EXPECT_EQ(wrong, 0u) << "rank " << rank;
     return status.done && status.success;
@@ -159,6 +175,84 @@ TEST(Tp, every_rank_restores_exactly_the_common_prefix) {
   for (std::size_t host = 0; host < 3; ++host) hosts.expect_nothing_held(host);
   EXPECT_TRUE(hosts.group->close(hosts.number).ok());
   EXPECT_EQ(hosts.group->close(hosts.number).action, client::Action::kReject);
+}
+
+TEST(Tp, a_boundary_of_two_groups_is_had_on_every_rank_or_on_none) {
+  Hosts hosts(2, 2, {.groups = 2});
+  hosts.save(0, 6);
+  hosts.save(1, 4);
+  hosts.open();
+  const CommonPrefix none = hosts.claim_boundary(6);
+  EXPECT_EQ(none.blocks, 0u);
+  EXPECT_EQ(none.why, client::Missing::kGone) << none.message;
+  EXPECT_EQ(none.participant, 1u);
+  hosts.expect_nothing_held(0);
+  const CommonPrefix found = hosts.claim_boundary(4);
+  ASSERT_EQ(found.blocks, 8u) << found.message;
+  for (const auto& leases : found.leases) {
+    ASSERT_EQ(leases.size(), 2u);
+    EXPECT_EQ(leases[1].group, 1u);
+    EXPECT_EQ(leases[1].pages, 4u);
+  }
+  for (std::uint16_t rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(hosts.restore(rank, found));
+    ASSERT_TRUE(hosts.group->restored(hosts.number, rank, true).ok());
+  }
+  EXPECT_TRUE(hosts.wait().success);
+  for (std::size_t host = 0; host < 2; ++host) hosts.expect_nothing_held(host);
+}
+
+TEST(Tp, a_list_of_several_parts_is_one) {
+  Hosts hosts(2);
+  hosts.save(0, 6);
+  hosts.save(1, 5);
+  hosts.open();
+  const CommonPrefix found = hosts.claim(2 * wire::interest_hashes_per_frame() + 7);
+  ASSERT_EQ(found.blocks, 5u) << found.message;
+  for (std::uint16_t rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(hosts.restore(rank, found));
+    ASSERT_TRUE(hosts.group->restored(hosts.number, rank, true).ok());
+  }
+  EXPECT_TRUE(hosts.wait().success);
+}
+
+TEST(Tp, a_participant_that_is_another_than_was_named_is_refused_and_one_that_is_not_there_waited_for) {
+  Hosts hosts(2);
+  hosts.save(0, 4);
+  hosts.save(1, 4);
+  for (std::size_t h = 0; h < 2; ++h)
+    ASSERT_TRUE(
+        hosts.schedulers[h]->interest_authority(instance_of(1), hosts.participants[h].authority).ok());
+  hosts.open();
+  EXPECT_EQ(hosts.claim(4).blocks, 4u) << "those that it is bound to";
+  hosts.group.reset();
+  // Each names the other's registrations.
+  std::swap(hosts.participants[0].authority, hosts.participants[1].authority);
+  hosts.open();
+  const CommonPrefix swapped = hosts.claim(4);
+  EXPECT_EQ(swapped.blocks, 0u);
+  EXPECT_NE(swapped.message.find("stale authority"), std::string::npos) << swapped.message;
+  hosts.group.reset();
+  // An instance that nobody knows, with registrations and without.
+  hosts.participants[0].instance = instance_of(9);
+  hosts.open();
+  EXPECT_NE(hosts.claim(4).message.find("stale authority"), std::string::npos);
+  hosts.group.reset();
+  for (client::Participant& each : hosts.participants) each.authority = {};
+  client::PrefixGroup::Options options = kOptions;
+  options.timeout_ms = 300;
+  hosts.open([](auto, auto) {}, options);
+  const CommonPrefix unknown = hosts.claim(4);
+  EXPECT_EQ(unknown.why, client::Missing::kTimeout);
+  EXPECT_EQ(unknown.participant, 0u);
+  EXPECT_NE(unknown.message.find("participant 0 did not have it in time; its Manager says: instance 09"),
+            std::string::npos)
+      << unknown.message;
+  InterestAuthority none;
+  const client::Outcome asked = hosts.schedulers[0]->interest_authority(instance_of(9), none);
+  EXPECT_EQ(asked.action, client::Action::kRetry);
+  EXPECT_NE(asked.message.find("not ready"), std::string::npos) << asked.message;
+  EXPECT_FALSE(none);
 }
 
 TEST(Tp, one_host_without_it_leaves_nothing_claimed) {

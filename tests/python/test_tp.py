@@ -6,77 +6,12 @@ import re
 import threading
 import time
 
-import numpy as np
 import pytest
-from manager_process import ManagerProcess
-from orbitkv import CacheManagerClient, Group, Layer, PrefixGroup, RejectedError, RetryLaterError
+from orbitkv import CacheManagerClient, PrefixGroup, RejectedError, RetryLaterError
+from tp_hosts import TOKENS, Host, key
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "tp.md"
-BYTES = 4096
-COUNT = 32
 SAVED = (12, 7)
-
-
-def key(block):
-    return bytes([block + 1]) * 32
-
-
-def pages(host, rank, block):
-    return 64 * host + 32 * rank + block
-
-
-class Host:
-    def __init__(self, number):
-        self.number = number
-        self.manager = ManagerProcess().start()
-        self.instance = os.urandom(16)
-        self.scheduler = self.connect()
-        self.ranks = [self.connect() for _ in range(2)]
-        self.memory = [np.zeros((COUNT, BYTES), np.uint8) for _ in range(2)]
-        self.registered = [
-            client.register(
-                f"tp;ranks:{2 * number}-{2 * number + 1}/4",
-                rank,
-                2,
-                "cpu:0",
-                [Layer("l", 0, 0, self.memory[rank], BYTES, 1, BYTES)],
-                COUNT,
-                16,
-                [Group(shard=rank, shards=2)],
-            )
-            for rank, client in enumerate(self.ranks)
-        ]
-
-    def connect(self):
-        client = CacheManagerClient(self.manager.socket, self.instance)
-        client.wait_connected(10)
-        return client
-
-    def save(self, count):
-        for rank, client in enumerate(self.ranks):
-            for block in range(count):
-                self.memory[rank][block] = pages(self.number, rank, block)
-            handle = client.save(self.registered[rank], [(0, range(count), [key(b) for b in range(count)])])
-            assert client.wait_save(handle, 10).success
-            self.memory[rank][:] = 0
-        self.manager.wait_for(lambda s: s["blocks"] == count, "saved")
-
-    def restore(self, rank, lease, count):
-        client = self.ranks[rank]
-        handle = client.start_restore(self.registered[rank], [(lease, [range(count)])])
-        success = client.wait_restore(handle, 10).success
-        for block in range(count):
-            assert (self.memory[rank][block] == pages(self.number, rank, block)).all()
-        assert not self.memory[rank][count:].any()
-        return success
-
-    def close(self):
-        for client in [self.scheduler, *self.ranks]:
-            client.close()
-        self.manager.stop()
-        self.manager.directory.cleanup()
-
-
 @pytest.fixture
 def hosts():
     made = [Host(0), Host(1)]
@@ -99,11 +34,11 @@ def test_the_pages_example_restores_every_rank(hosts):
     def restore_on_all_ranks(found):
         assert found.blocks == min(SAVED)
         for host in hosts:
-            ((group, blocks, lease),) = found.leases[host.number]
+            ((group, blocks, _),) = found.leases[host.number]
             assert (group, blocks) == (0, min(SAVED))
             for rank in range(2):
                 restored.append(2 * host.number + rank)
-                yield restored[-1], host.restore(rank, lease, blocks)
+                yield restored[-1], host.restore(rank, found.leases[host.number])
 
     names = {
         "PrefixGroup": lambda _: group_of(hosts),
@@ -119,6 +54,58 @@ def test_the_pages_example_restores_every_rank(hosts):
         status = host.manager.wait_for(lambda s: s["leases"] == 0 and s["interests"]["open"] == 0, "nothing held")
         assert status["interests"]["claims"] == 1
     names["group"].close()
+
+
+def test_a_boundary_of_two_groups_is_had_on_every_rank_or_on_none():
+    hosts = [Host(0, groups=2), Host(1, groups=2)]
+    for host, count in zip(hosts, (5, 3), strict=True):
+        host.save(count)
+    with group_of(hosts) as group:
+        none = group.begin([key(block) for block in range(5)] * 2, boundary=5 * TOKENS).poll(20)
+        assert (none.blocks, none.why, none.participant) == (0, "gone", 1)
+        with group.begin([key(block) for block in range(3)] * 2, boundary=3 * TOKENS) as claim:
+            found = claim.poll(20)
+            assert found.blocks == 6
+            for host in hosts:
+                assert [(of, blocks) for of, blocks, _ in found.leases[host.number]] == [(0, 3), (1, 3)]
+                for rank in range(2):
+                    claim.restored(2 * host.number + rank, host.restore(rank, found.leases[host.number]))
+            end = claim.wait(20)
+            assert end.success and end.quiet
+    for host in hosts:
+        host.close()
+
+
+def test_a_list_of_several_parts_is_one(hosts):
+    for host, count in zip(hosts, SAVED, strict=True):
+        host.save(count)
+    nowhere = [bytes([255, *divmod(n, 256)]) + bytes(29) for n in range(4500)]
+    with group_of(hosts) as group, group.begin([key(block) for block in range(8)] + nowhere) as claim:
+        assert claim.poll(20).blocks == min(SAVED)
+
+
+def test_a_participant_is_bound_to_the_registrations_that_it_names(hosts):
+    for host in hosts:
+        host.save(2)
+    named = [host.scheduler.interest_authority() for host in hosts]
+    assert [of.consumers for of in named] == [2, 2]
+    seats = [(host.scheduler, host.instance, [2 * host.number, 2 * host.number + 1]) for host in hosts]
+    with PrefixGroup([(*seat, of) for seat, of in zip(seats, named, strict=True)], 20.0) as group:
+        assert group.begin([key(0)]).poll(20).blocks == 1
+    with PrefixGroup([(*seat, of) for seat, of in zip(seats, named[::-1], strict=True)], 20.0) as group:
+        found = group.begin([key(0)]).poll(20)
+        assert found.blocks == 0 and "stale authority" in found.message
+    strange = os.urandom(16)
+    with pytest.raises(RetryLaterError, match="not ready"):
+        hosts[0].scheduler.interest_authority(strange)
+    with PrefixGroup([(hosts[0].scheduler, strange, [0, 1], named[0])], 20.0) as group:
+        assert "stale authority" in group.begin([key(0)]).poll(20).message
+    with PrefixGroup([seats[0], (hosts[1].scheduler, strange, [2, 3])], 0.3) as group:
+        found = group.begin([key(0)]).poll(20)
+        assert (found.blocks, found.why, found.participant) == (0, "timeout", 1)
+        assert f"participant 1 did not have it in time; its Manager says: instance {strange.hex()[:4]}" in found.message
+    with pytest.raises(ValueError, match="generation"):
+        PrefixGroup([(*seats[0], named[0]._replace(generation=-1))])
 
 
 def test_a_host_without_it_leaves_nothing_held(hosts):

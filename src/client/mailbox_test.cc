@@ -1,0 +1,121 @@
+// What a transport may do with a group's mailbox: nothing that comes from it is believed, and nothing
+// grows without bound.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "base/limits.h"
+#include "orbitkv/interests.h"
+#include "wire/messages.h"
+
+namespace orbitkv::client {
+namespace {
+
+constexpr std::uint64_t token_of(std::uint64_t claim, std::uint64_t number) {
+  return claim << 32 | number;
+}
+std::vector<std::byte> frame_of(std::size_t bytes, int fill = 0) {
+  return std::vector<std::byte>(bytes, static_cast<std::byte>(fill));
+}
+
+struct Post {
+  std::shared_ptr<Mailbox> mailbox = std::make_shared<Mailbox>(2);
+  std::unique_ptr<Carrier> carrier = carry_by(mailbox);
+};
+
+TEST(Mailbox, frames_go_out_in_order_and_the_newest_of_a_claim_counts) {
+  Post post;
+  post.carrier->send(0, token_of(1, 1), frame_of(3, 1));
+  post.carrier->send(0, token_of(2, 1), frame_of(3, 2));
+  post.carrier->send(1, token_of(1, 2), frame_of(3, 3));
+  post.carrier->send(0, token_of(1, 3), frame_of(3, 4));
+  std::vector<std::uint64_t> tokens;
+  Mailbox::Parcel out;
+  while (post.mailbox->take(0, out)) tokens.push_back(out.token);
+  EXPECT_EQ(tokens, (std::vector<std::uint64_t>{token_of(2, 1), token_of(1, 2), token_of(1, 3)}));
+  EXPECT_EQ(out.frame, frame_of(3, 4));
+}
+
+TEST(Mailbox, what_comes_back_is_copied_and_what_cannot_be_an_answer_refused) {
+  Post post;
+  std::vector<std::byte> frame = frame_of(100, 7);
+  EXPECT_TRUE(post.mailbox->arrived(1, token_of(1, 1), frame).ok());
+  frame.assign(100, std::byte{9});
+  EXPECT_EQ(post.mailbox->arrived(2, token_of(1, 1), frame).message,
+            "an answer of participant 2, and there are 2");
+  EXPECT_EQ(post.mailbox->arrived(0, 1, frame_of(limits::kInterestFrameBytes + 1)).action, Action::kReject);
+  Carrier::Arrival out;
+  ASSERT_TRUE(post.carrier->receive(0, out));
+  EXPECT_EQ(out.participant, 1u);
+  EXPECT_EQ(out.frame, frame_of(100, 7));
+  EXPECT_FALSE(post.carrier->receive(0, out));
+}
+
+TEST(Mailbox, neither_way_grows_without_bound) {
+  Post post;
+  const std::size_t most = limits::kCarriedBytes.value / limits::kInterestFrameBytes;
+  for (std::uint64_t i = 1; i <= 2 * most; ++i) {
+    post.carrier->send(0, token_of(i, i), frame_of(limits::kInterestFrameBytes));
+    EXPECT_TRUE(post.mailbox->arrived(0, token_of(i, i), frame_of(limits::kInterestFrameBytes)).ok());
+  }
+  for (std::uint64_t i = 1; i <= 100'000; ++i) post.mailbox->arrived(1, token_of(i, i), {});
+  Mailbox::Parcel out;
+  Carrier::Arrival in;
+  std::size_t taken = 0, came = 0;
+  while (post.mailbox->take(0, out)) ++taken;
+  while (post.carrier->receive(0, in)) ++came;
+  EXPECT_EQ(taken, most);
+  EXPECT_GE(came, most);
+  EXPECT_LE(came, 2u * limits::kInterestsPerInstance * limits::kInterestGroup);
+  post.carrier->send(0, 1, frame_of(10));
+  EXPECT_TRUE(post.mailbox->take(0, out)) << "what was taken makes room";
+}
+
+TEST(Mailbox, it_stops_with_its_group_and_lets_those_go_that_wait) {
+  Post post;
+  std::atomic<bool> taken = true;
+  std::thread waits([&] {
+    Mailbox::Parcel out;
+    taken = post.mailbox->take(600'000, out);
+  });
+  post.carrier.reset();
+  waits.join();
+  EXPECT_FALSE(taken);
+  EXPECT_TRUE(post.mailbox->stopped());
+  EXPECT_TRUE(post.mailbox->arrived(0, 1, frame_of(10)).ok()) << "lost";
+}
+
+TEST(Mailbox, what_hinders_it_stands_in_the_message_of_a_claim_that_nobody_answered) {
+  auto mailbox = std::make_shared<Mailbox>(2);
+  InstanceId first, second;
+  second.bytes[0] = std::byte{1};
+  Outcome outcome;
+  auto group = PrefixGroup::open({.timeout_ms = 300, .resend_ms = 50}, {{first, {0}}, {second, {1}}},
+                                 carry_by(mailbox), outcome);
+  ASSERT_TRUE(outcome.ok()) << outcome.message;
+  std::uint64_t claim = 0;
+  const std::vector<BlockHash> hashes(3);
+  ASSERT_TRUE(group->begin({hashes}, claim).ok());
+  // Junk is no answer, whoever it says to be of.
+  Mailbox::Parcel out;
+  ASSERT_TRUE(mailbox->take(60'000, out));
+  for (const std::uint64_t token : {out.token, out.token + 1, std::uint64_t{0}, ~std::uint64_t{0}})
+    for (const std::uint32_t participant : {0u, 1u})
+      EXPECT_TRUE(mailbox->arrived(participant, token, frame_of(200, 3)).ok());
+  CommonPrefix found;
+  ASSERT_TRUE(group->poll(claim, 50, found).ok());
+  EXPECT_TRUE(found.loading);
+  mailbox->hindered("the line is down " + std::string(1000, '.'));
+  ASSERT_TRUE(group->poll(claim, 600'000, found).ok());
+  EXPECT_FALSE(found.loading);
+  EXPECT_EQ(found.why, Missing::kTimeout);
+  EXPECT_NE(found.message.find("participant 0 did not answer in time; its carrier says: the line is down"),
+            std::string::npos)
+      << found.message;
+  EXPECT_LT(found.message.size(), 500u);
+}
+
+}  // namespace
+}  // namespace orbitkv::client
