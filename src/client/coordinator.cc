@@ -265,7 +265,8 @@ void Coordinator::on_acquire(std::uint32_t index, const InterestReply& reply, Ti
       if (!submitting) return fail(index, "asks for a list that it had", now);
       place.sent =
           std::min<std::uint32_t>(reply.blocks, static_cast<std::uint32_t>(attempt_.hashes.size()) - 1);
-      return submit_part(index, now);
+      if (!place.yields) submit_part(index, now);
+      return;
     case InterestPhase::kAcquiring:
       place.stage = Stage::kAcquiring;
       place.waits = !reply.admitted;

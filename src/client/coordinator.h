@@ -113,6 +113,7 @@ class Coordinator {
     std::uint32_t sent = 0;    // of the list: what the Manager is known to have
     std::uint32_t blocks = 0;  // acquired
     bool waits = false;        // for budget, room or a place
+    bool yields = false;       // to be cancelled when its submit is answered: not before it
     bool heard = false;        // of its Manager
     bool asked = false;        // for its authority, by a poll of what was refused
     std::string said;          // why the last submit was put off
@@ -145,6 +146,7 @@ class Coordinator {
   void look(TimePoint now);
   void take_turns(TimePoint now);
   void give_way(TimePoint now);
+  void yield_answered(TimePoint now);
   void end(Outcome outcome, TimePoint now);
   void finish();
   void fail(std::uint32_t index, std::string_view what, TimePoint now);

@@ -27,21 +27,30 @@ std::vector<std::uint32_t> Coordinator::in_order() const {
 
 // A seat waits for budget while others hold some: two coordinators might wait for each other so.
 // From now on a seat is asked when all before it have acquired; those behind the first that waits
-// give back what they have.
+// give back what they have, also where it is told only later that it does.
 void Coordinator::give_way(TimePoint now) {
   const auto bound = [](const Place& p) { return static_cast<bool>(p.seat.authority); };
   const auto waits = [](const Place& p) { return p.waits; };
-  if (ordered_ || !all(bound) || std::none_of(places_.begin(), places_.end(), waits) || all(waits)) return;
-  ordered_ = true;
+  if (std::none_of(places_.begin(), places_.end(), waits)) return;
+  ordered_ = ordered_ || (all(bound) && !all(waits));
+  if (!ordered_) return;
   bool behind = false;
   for (const std::uint32_t i : in_order()) {
     Place& place = places_[i];
-    if (behind && place.stage != Stage::kBack) {
-      place.stage = Stage::kCancelling;
-      place.waits = false;
-      call(i, InterestVerb::kCancel, now);
-    }
+    if (behind && place.stage != Stage::kBack && place.stage != Stage::kCancelling) place.yields = true;
     behind = behind || place.waits;
+  }
+}
+
+// A cancel that overtakes the first submit would leave no trace, and that submit hold for nobody.
+void Coordinator::yield_answered(TimePoint now) {
+  for (std::uint32_t i = 0; i < places_.size(); ++i) {
+    Place& place = places_[i];
+    if (!place.yields || (place.stage == Stage::kSubmitting && place.token != 0)) continue;
+    place.yields = place.waits = false;
+    if (place.stage == Stage::kBack) continue;
+    place.stage = Stage::kCancelling;
+    call(i, InterestVerb::kCancel, now);
   }
 }
 
@@ -57,6 +66,7 @@ void Coordinator::take_turns(TimePoint now) {
 void Coordinator::look(TimePoint now) {
   if (phase_ == Phase::kAcquiring) {
     give_way(now);
+    yield_answered(now);
     if (ordered_) take_turns(now);
   }
   if (phase_ == Phase::kAcquiring && all([](const Place& p) { return p.stage == Stage::kAcquired; })) {

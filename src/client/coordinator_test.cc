@@ -287,6 +287,42 @@ TEST(CoordinatorAnswers, a_seat_that_finds_no_place_is_ordered_and_what_is_behin
   }
 }
 
+// It was ordered for another that waits, when the first had not answered yet.
+TEST(CoordinatorAnswers, a_seat_that_turns_out_to_wait_later_is_given_way_to_as_well) {
+  Attempt attempt = Rig::attempt(8, 2);
+  attempt.seats.push_back({instance_of(3), {2}});
+  Rig rig;
+  rig.coordinator = Coordinator(attempt, rig.now);
+  rig.collect();
+  const auto waiting = [&](std::uint32_t seat) {
+    auto out = rig.reply(seat, InterestPhase::kAcquiring);
+    out.admitted = false;
+    return out;
+  };
+  rig.answer(0, rig.reply(0, InterestPhase::kAcquiring));  // it loads, as far as is known
+  rig.answer(1, rig.reply(1, InterestPhase::kAcquired, 8));
+  rig.answer(2, waiting(2));
+  rig.wait(milliseconds(2));
+  rig.answer(0, waiting(0));
+  EXPECT_EQ(rig.call(1).verb, InterestVerb::kCancel);
+  EXPECT_EQ(rig.call(2).verb, InterestVerb::kCancel);
+}
+
+TEST(CoordinatorAnswers, what_gives_way_is_cancelled_behind_the_answer_of_its_submit_and_not_before) {
+  const std::uint32_t whole = wire::interest_hashes_per_frame();
+  Rig rig(2 * whole);
+  // Seat 1 has answered its first part, and its second is under way.
+  rig.answer(1, rig.reply(1, InterestPhase::kCollecting, whole));
+  ASSERT_EQ(rig.submit(1).first, whole);
+  rig.error(0, Code::kBusy);
+  rig.answer(0, rig.reply(0, InterestPhase::kUnknown));
+  EXPECT_EQ(rig.submit(1).first, whole) << "a cancel might overtake it";
+  rig.answer(1, rig.reply(1, InterestPhase::kCollecting, whole));
+  EXPECT_EQ(rig.call(1).verb, InterestVerb::kCancel) << "and no other part is sent";
+  rig.answer(1, rig.reply(1, InterestPhase::kEnded));
+  EXPECT_EQ(rig.verdict(), Verdict::kOpen);
+}
+
 TEST(CoordinatorAnswers, a_submit_that_came_twice_may_have_found_a_place_after_all) {
   Rig rig;
   rig.answer(1, rig.reply(1, InterestPhase::kAcquired, 8));

@@ -143,7 +143,7 @@ struct Channel {
   }
   // Lost, or what a hostile channel might make of it.
   int64_t spoil(char* frame, std::uint64_t bytes, uint32_t* participant, uint64_t* token) {
-    const std::uint32_t chance = receives() % 100;
+    const auto chance = static_cast<std::uint32_t>(receives() % 100);
     if (chance < 12) return ++lost, 0;
     if (chance >= 36) return static_cast<int64_t>(bytes);
     ++spoilt;

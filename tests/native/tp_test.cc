@@ -87,7 +87,7 @@ struct Hosts {
       ASSERT_TRUE(engines[e]->start_save(blocks, hashes, handle).ok());
       ASSERT_TRUE(engines[e]->client().wait(handle, kDoneWithinMs).success);
     }
-    managers[host]->settle("blocks", count);
+    managers[host]->settle("blocks", count * engines[0]->description().groups.size());
   }
   void open(Watched::Watch watch = [](auto, auto) {}, client::PrefixGroup::Options options = kOptions) {
     std::vector<client::Client*> carried;
