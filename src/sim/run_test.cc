@@ -191,15 +191,22 @@ TEST_F(RunTest, TheNextManagerGivesNoNameAgain) {
   EXPECT_EQ(planted, "slabs");
 }
 
-// A check of the production code ends the process, and the seeds go on in another.
-TEST_F(RunTest, AStoppedProcessIsAFindingOfItsSeed) {
+std::vector<std::string> findings_of_a_batch(Plant plant) {
   std::vector<std::string> found;
   std::vector<std::uint8_t> reached;
-  run_batch({1, 2, {300, Plant::kDroppedExtent}}, reached, [&](const SeedResult& result) {
+  run_batch({1, 2, {300, plant}}, reached, [&](const SeedResult& result) {
     found.push_back(result.checker);
     return true;
   });
-  EXPECT_EQ(found, (std::vector<std::string>{"stopped", "stopped"}));
+  return found;
+}
+
+// A check of the production code ends the process, and the seeds go on in another. Nothing else ends
+// one, also where its parent has run seeds itself.
+TEST_F(RunTest, AStoppedProcessIsAFindingOfItsSeed) {
+  (void)run_seed(1, {300, Plant::kNone});
+  EXPECT_EQ(findings_of_a_batch(Plant::kNone), (std::vector<std::string>{"", ""}));
+  EXPECT_EQ(findings_of_a_batch(Plant::kDroppedExtent), (std::vector<std::string>{"stopped", "stopped"}));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "sim/session_memories.h"
 
+#include <unistd.h>
+
 #include <utility>
 #include <vector>
 
@@ -8,8 +10,15 @@
 namespace orbitkv::sim {
 namespace {
 using Stock = std::vector<std::unique_ptr<shm::SessionMemory>>;
+// A child has none of its parent's mappings: it begins with none, and unmaps nothing.
 Stock& stock() {
   static thread_local Stock memories;
+  static thread_local pid_t owner = ::getpid();
+  if (owner != ::getpid()) {
+    owner = ::getpid();
+    for (auto& memory : memories) (void)memory.release();
+    memories.clear();
+  }
   return memories;
 }
 }  // namespace
