@@ -78,7 +78,9 @@ inline constexpr std::uint32_t kWarmPieceBlocks = 256;  // of a hint, on their w
 inline constexpr std::uint32_t kListSlice = 2048;       // hashes of a kept list that are looked up together
 inline constexpr std::uint32_t kPasses = 16;            // of one in the line, by those who came later
 inline constexpr std::uint32_t kLookBehind = 16;        // of one instance, behind one that does not fit
-inline constexpr std::uint32_t kUnpinsPerTurn = 16 * 1024;     // of a lease that ended: more go on over turns
+// Of what a lease gives back at once, as it ends or is cut: more goes back over turns.
+inline constexpr std::uint32_t kUnpinsPerTurn = 16 * 1024;
+inline constexpr std::uint32_t kLookUpsPerTurn = 8 * 1024;     // hashes of one list: more are over turns
 inline constexpr std::uint64_t kLinePagesPerTurn = 64 * 1024;  // that are looked up for the line
 inline constexpr std::uint32_t kInterests = 1024;              // of the host
 inline constexpr std::uint32_t kReservedInterests = kInterests / 2 / kSessions;  // of them for each session
@@ -135,6 +137,8 @@ inline constexpr std::uint32_t kStoreReads = 4096;        // records being read
 inline constexpr std::uint32_t kStoreWrites = 64 * 1024;  // accepted, not yet written
 inline constexpr std::uint32_t kStoreFlushes = 64;        // under way
 inline constexpr std::uint32_t kTombstones = 64 * 1024;   // ends of records that must still be kept
+inline constexpr std::uint32_t kUnusedLooks = 64 * 1024;  // records that a turn of a drop by age looks at
+inline constexpr std::uint32_t kUnusedEnds = 4096;        // of them that it ends one by one
 inline constexpr std::uint32_t kSuspects = 64;            // records that wait to be verified again
 
 }  // namespace orbitkv::limits

@@ -174,9 +174,10 @@ Result<std::string> Control::list(const std::string& after) const {
   return text_of({{"namespaces", spaces}, {"more", more}});
 }
 
-void Control::poll(TimePoint now) {
+bool Control::poll(TimePoint now) {
   if (!drops_.empty()) poll_drops();
   if (!evictions_.empty()) poll_evictions(now);
+  return std::any_of(drops_.begin(), drops_.end(), [](const Drop& drop) { return drop.unused.has_value(); });
 }
 
 }  // namespace orbitkv::daemon

@@ -25,6 +25,7 @@
 #include "daemon/slabs.h"
 #include "daemon/ssd_tier.h"
 #include "model/geometry.h"
+#include "ssd/unused_drop.h"
 
 namespace orbitkv::daemon {
 
@@ -42,7 +43,8 @@ class Control {
   using Succeed = std::function<void(const FdStore::Successor& successor, Answer answer)>;
   void set_succeed(Succeed succeed) { succeed_ = std::move(succeed); }
   // Goes on with what waits: after the tier's events and the host's turns.
-  void poll(TimePoint now);
+  // True: there is more to do at once.
+  bool poll(TimePoint now);
 
  private:
   // What a drop is to take (control_drop.cc).
@@ -68,6 +70,7 @@ class Control {
     DropAsked asked;
     std::optional<cache::DropId> memory;  // its walk
     bool then_unused = false;             // by age, on the SSD
+    std::optional<ssd::UnusedDrop> unused;
     std::vector<ssd::TransferId> flushes;
     std::vector<Space> dropped;
     std::uint64_t left = 0;  // namespaces that could not be dropped, and why
@@ -75,7 +78,7 @@ class Control {
     std::string why_left;
     bool failed = false;
     Answer answer;
-    bool over() const { return !memory && flushes.empty(); }
+    bool over() const { return !memory && !then_unused && !unused && flushes.empty(); }
   };
   // One that goes on while blocks of it are being written.
   struct Eviction {
@@ -97,7 +100,8 @@ class Control {
   Result<std::vector<Space>> chosen(const DropAsked& asked) const;
   void drop(const DropAsked& asked, TimePoint now, Answer answer);
   void drop_stored(Drop& drop) const;
-  void drop_unused(Drop& drop) const;
+  void begin_unused(Drop& drop) const;
+  void go_on_unused(Drop& drop) const;
   void begin_memory(Drop& drop, TimePoint now);
   void go_on(Drop& drop);
   static std::string answer_of(const Drop& drop);

@@ -112,18 +112,28 @@ void Control::drop_stored(Drop& drop) const {
   }
 }
 
-void Control::drop_unused(Drop& drop) const {
+void Control::begin_unused(Drop& drop) const {
   std::vector<model::NamespaceDigest> digests;
   for (const Space& space : drop.dropped) digests.push_back(space.digest);
-  const auto run = drop.asked.dry_run ? ssd::Store::UnusedRun::kCount : ssd::Store::UnusedRun::kDrop;
-  const ssd::Store::Unused unused = tier_->store().drop_unused(digests, drop.asked.unused, run);
-  for (std::size_t i = 0; i < digests.size(); ++i) {
-    drop.dropped[i].records = unused.of[i].records;
-    drop.dropped[i].stored_bytes = unused.of[i].bytes;
+  const auto run = drop.asked.dry_run ? ssd::UnusedRun::kCount : ssd::UnusedRun::kDrop;
+  drop.unused = tier_->store().begin_unused(digests, drop.asked.unused, run);
+}
+
+void Control::go_on_unused(Drop& drop) const {
+  const bool over = tier_->store().go_on(*drop.unused);
+  ssd::UnusedDrop::Told& telling = drop.unused->told;
+  // Their events may come before the end.
+  drop.flushes.insert(drop.flushes.end(), telling.flushes.begin(), telling.flushes.end());
+  telling.flushes.clear();
+  if (!over) return;
+  const ssd::UnusedDrop::Told told = std::move(telling);
+  drop.unused.reset();
+  for (std::size_t i = 0; i < told.of.size(); ++i) {
+    drop.dropped[i].records = told.of[i].records;
+    drop.dropped[i].stored_bytes = told.of[i].bytes;
   }
-  drop.left_records = unused.left;
-  drop.why_left = unused.why_left;
-  drop.flushes.insert(drop.flushes.end(), unused.flushes.begin(), unused.flushes.end());
+  drop.left_records = told.left;
+  drop.why_left = told.why_left;
 }
 
 void Control::begin_memory(Drop& drop, TimePoint now) {
@@ -147,7 +157,7 @@ void Control::go_on(Drop& drop) {
       space.bytes = of->bytes;
     }
   }
-  if (std::exchange(drop.then_unused, false)) drop_unused(drop);
+  if (std::exchange(drop.then_unused, false)) begin_unused(drop);
 }
 
 void Control::drop(const DropAsked& asked, TimePoint now, Answer answer) {
@@ -212,6 +222,10 @@ void Control::poll_drops() {
     }
   }
   for (Drop& drop : drops_) go_on(drop);
+  // One of them a turn.
+  const auto walks = [](const Drop& drop) { return drop.unused.has_value(); };
+  if (const auto it = std::find_if(drops_.begin(), drops_.end(), walks); it != drops_.end())
+    go_on_unused(*it);
   const auto first =
       std::stable_partition(drops_.begin(), drops_.end(), [](const Drop& drop) { return !drop.over(); });
   std::vector<Drop> ended(std::make_move_iterator(first), std::make_move_iterator(drops_.end()));

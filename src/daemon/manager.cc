@@ -120,7 +120,7 @@ bool Manager::poll() {
   }
   if (ssd_ && ssd_->active()) busy |= poll_ssd(monotonic_now());
   busy |= host_->turn(monotonic_now());
-  control_->poll(monotonic_now());
+  busy |= control_->poll(monotonic_now());
   if (busy) last_busy_ = monotonic_now();
   return busy;
 }

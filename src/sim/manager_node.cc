@@ -252,7 +252,7 @@ void ManagerNode::turn() {
   }
   note_retirement({});
   busy |= host_->turn(world_.now());
-  control_->poll(world_.now());
+  busy |= control_->poll(world_.now());
   busy |= poll_ssd();
   after_turn();
   if (doomed_) return;

@@ -86,6 +86,9 @@ class Index {
     return size_ >= config_.max_records - config_.max_records / 64 ||
            further_size_ >= config_.max_further - config_.max_further / 64;
   }
+  // Ids ever taken are below it.
+  std::uint32_t high_water() const { return used_; }
+  bool holds(StoredId id) const { return hot_[id.value].shards != 0; }
   std::uint32_t capacity() const { return config_.max_records; }
   ByteCount memory() const;  // touched at most since the start
 

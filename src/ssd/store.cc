@@ -12,6 +12,7 @@
 #include "ssd/scrub.h"
 #include "ssd/superblocks.h"
 #include "ssd/sweep.h"
+#include "ssd/unused_drop.h"
 
 namespace orbitkv::ssd {
 namespace {
@@ -48,14 +49,7 @@ struct Store::Impl {
 
   void condemn(StoredRef ref) { bury(ref, Loss::kCorrupt); }
   bool bury(StoredRef ref, Loss why);
-  struct Found {
-    std::uint64_t records = 0;
-    ByteCount bytes;
-    std::vector<StoredRef> ends;
-  };
-  std::vector<Found> unused(std::span<const model::NamespaceDigest> digests, Duration least,
-                            Store::UnusedRun run);
-  std::uint64_t end_some(std::span<const StoredRef> records);
+  bool end_some(UnusedDrop::Found& found, UnusedDrop& drop, std::uint32_t& most);
   void path_failed(PathIndex path);
   void step();
   void close_step();
@@ -237,69 +231,57 @@ Result<Store::Dropped> Store::drop_space(const model::NamespaceDigest& digest) {
   return out;
 }
 
-// Of each namespace. For a count no record is listed, and never more than single ends are kept.
-std::vector<Store::Impl::Found> Store::Impl::unused(std::span<const model::NamespaceDigest> digests,
-                                                    Duration least, Store::UnusedRun run) {
-  constexpr std::size_t kNobody = ~std::size_t{0};
-  std::vector<std::size_t> asked(limits::kStoredSpaces, kNobody);
-  for (std::size_t i = 0; i < digests.size(); ++i)
-    for (const SpaceIndex space : state.spaces.of(digests[i])) asked[space.value] = i;
-  const std::size_t listed = run == Store::UnusedRun::kDrop ? limits::kTombstones : 0;
-  std::vector<Found> out(digests.size());
-  for (std::uint32_t s = 0; s < state.segments.size(); ++s) {
-    for (StoredId id = state.index.first_in(SegmentIndex(s)); id != kNotStored;
-         id = state.index.next_in(id)) {
-      const std::size_t of = asked[state.index.at(id).space.value];
-      const StoredRef ref = state.index.ref(id);
-      if (of == kNobody || !state.visible(ref) || !state.unused_for(id, least)) continue;
-      ++out[of].records;
-      out[of].bytes += ByteCount(bytes_of(state.index.at(id)));
-      if (out[of].ends.size() < listed) out[of].ends.push_back(ref);
-    }
-  }
-  return out;
+UnusedDrop Store::begin_unused(std::span<const model::NamespaceDigest> digests, Duration least,
+                               UnusedRun run) const {
+  return {impl_->state, digests, least, run};
 }
 
-// By a tombstone each, as long as there is room for more. Returns how many.
-std::uint64_t Store::Impl::end_some(std::span<const StoredRef> records) {
-  std::uint64_t ended = 0;
-  for (; ended < records.size() && !tombstones.full(); ++ended) bury(records[ended], Loss::kUnused);
-  return ended;
+// By a tombstone each, as long as there is room for more, and `most` now. One that has been used since
+// it was found stays. False: there are more.
+bool Store::Impl::end_some(UnusedDrop::Found& found, UnusedDrop& drop, std::uint32_t& most) {
+  UnusedDrop::Of& ended = drop.told.of[drop.ending];
+  for (; found.next < found.ends.size() && !tombstones.full(); ++found.next, --most) {
+    if (most == 0) return false;
+    const StoredRef ref = found.ends[found.next];
+    --found.all.records;
+    if (!state.visible(ref) || !state.unused_for(ref.id, drop.least())) continue;
+    ++ended.records;
+    ended.bytes += ByteCount(bytes_of(state.index.at(ref.id)));
+    drop.buried = true;
+    bury(ref, Loss::kUnused);
+  }
+  drop.told.left += found.all.records;
+  return true;
 }
 
-Store::Unused Store::drop_unused(std::span<const model::NamespaceDigest> digests, Duration least,
-                                 UnusedRun run) {
-  Unused out;
-  out.of.resize(digests.size());
-  const auto found = impl_->unused(digests, least, run);
-  bool buried = false;
-  for (std::size_t i = 0; i < digests.size(); ++i) {
-    out.of[i] = {found[i].records, found[i].bytes};
-    if (run == UnusedRun::kCount || found[i].records == 0) continue;
-    std::uint64_t visible = 0;
-    for (const SpaceIndex space : impl_->state.spaces.of(digests[i]))
-      visible += impl_->state.spaces.at(space).visible_records();
-    if (const auto whole = visible == found[i].records ? drop_space(digests[i]) : Result<Dropped>(busy(""));
-        whole.ok()) {
-      out.flushes.push_back(whole->flushed);
-      continue;
+bool Store::go_on(UnusedDrop& drop) {
+  if (!drop.look(impl_->state, impl_->state.config.unused_looks)) return false;
+  std::uint32_t most = impl_->state.config.unused_ends;
+  for (; drop.ending < drop.namespaces(); ++drop.ending) {
+    const std::size_t i = drop.ending;
+    UnusedDrop::Found& found = drop.found(i);
+    if (drop.run() == UnusedRun::kCount) drop.told.of[i] = found.all;
+    if (drop.run() == UnusedRun::kCount || found.all.records == 0) continue;
+    if (drop.whole(impl_->state, i)) {
+      if (const auto whole = drop_space(drop.digest(i)); whole.ok()) {
+        drop.told.of[i] = {whole->records, found.all.bytes};
+        drop.told.flushes.push_back(whole->flushed);
+        continue;
+      }
     }
-    out.of[i].records = impl_->end_some(found[i].ends);
-    out.left += found[i].records - out.of[i].records;
-    buried = true;
+    if (!impl_->end_some(found, drop, most)) return false;
   }
-  if (out.left > 0)
-    out.why_left =
+  if (drop.told.left > 0)
+    drop.told.why_left =
         "the store keeps no more ends of single blocks until segments with earlier ones are reclaimed";
-  if (!buried) return out;
-  const auto flushed = flush();
-  if (flushed.ok()) {
-    out.flushes.push_back(*flushed);
+  if (!drop.buried) return true;
+  if (const auto flushed = flush(); flushed.ok()) {
+    drop.told.flushes.push_back(*flushed);
   } else {
-    out.why_left += (out.why_left.empty() ? "" : "; and ") +
-                    ("what went is not durably gone yet: " + flushed.error().message());
+    drop.told.why_left += (drop.told.why_left.empty() ? "" : "; and ") +
+                          ("what went is not durably gone yet: " + flushed.error().message());
   }
-  return out;
+  return true;
 }
 
 std::vector<SpaceStatus> Store::spaces() const {

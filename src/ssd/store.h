@@ -110,6 +110,9 @@ struct PathConfig {
   ByteCount bytes;   // 0: half of what is free on the file system; the whole device
 };
 
+class UnusedDrop;
+enum class UnusedRun : std::uint8_t { kCount, kDrop };
+
 struct StoreConfig {
   std::vector<PathConfig> paths;
   ByteCount segment = 64 * kMiB;
@@ -120,7 +123,9 @@ struct StoreConfig {
   ByteCount scrub_per_second;           // 0: off
   ByteCount write_queue = 256 * kMiB;   // accepted and not yet written; the daemon: at most 1/8 of the pool
   std::uint32_t tombstones = limits::kTombstones;  // ends of single records that are kept; tests: fewer
-  int stop_fd = -1;                                // readable: open() gives up
+  // Records that one call of go_on() looks at, or ends; tests: fewer.
+  std::uint32_t unused_looks = limits::kUnusedLooks, unused_ends = limits::kUnusedEnds;
+  int stop_fd = -1;  // readable: open() gives up
   // Records read at once; more are answered kBusy.
   std::uint32_t reads = limits::kStoreReads;
   std::function<void(const std::string&)> progress;  // lines for the log during open()
@@ -198,21 +203,12 @@ class Store {
   };
   Result<Dropped> drop_space(const model::NamespaceDigest& digest);
   // Records of these namespaces that have been neither read nor written for so long, those of an
-  // earlier life since this one began; one is counted from the minute of its use on. They
-  // end as those of drop_space() do, with the events of `flushes`; what a bound leaves is `left`.
-  // Walks the index.
-  enum class UnusedRun : std::uint8_t { kCount, kDrop };
-  struct Unused {
-    struct Of {
-      std::uint64_t records = 0;
-      ByteCount bytes;
-    };
-    std::vector<Of> of;  // by digest, as asked
-    std::vector<TransferId> flushes;
-    std::uint64_t left = 0;
-    std::string why_left;
-  };
-  Unused drop_unused(std::span<const model::NamespaceDigest> digests, Duration unused, UnusedRun run);
+  // earlier life since this one began; one is counted from the minute of its use on. They end as
+  // those of drop_space() do, with the events of `told.flushes`.
+  UnusedDrop begin_unused(std::span<const model::NamespaceDigest> digests, Duration unused,
+                          UnusedRun run) const;
+  // Bounded work for it. True: it is over, and `told` says what it did.
+  bool go_on(UnusedDrop& drop);
   std::vector<SpaceStatus> spaces() const;
   Result<TransferId> flush();
 

@@ -5,6 +5,7 @@
 
 #include "base/limits.h"
 #include "ssd/store_rig.h"
+#include "ssd/unused_drop.h"
 
 namespace orbitkv::ssd::suite {
 namespace {
@@ -33,6 +34,13 @@ ImageMark mark_of(const SpaceShape& shape, std::uint64_t number, std::uint64_t r
 
 std::uint64_t lost(StoreBed& bed, Loss why) {
   return bed.store().stats().lost[static_cast<std::size_t>(why)];
+}
+
+UnusedDrop::Told drop_unused(StoreBed& bed, std::span<const model::NamespaceDigest> digests, Duration least,
+                             UnusedRun run) {
+  UnusedDrop drop = bed.store().begin_unused(digests, least, run);
+  while (!bed.store().go_on(drop)) continue;
+  return drop.told;
 }
 
 TEST(StoreDropTest, spaces_list_drop_release) {
@@ -79,8 +87,8 @@ TEST(StoreDropTest, what_nobody_used_goes_for_good) {
   const SpaceShape a = small_shape(0x31), b = sharded_shape(0x32);
   const SpaceIndex space_a = bed.space(a), space_b = bed.space(b);
   const model::NamespaceDigest both[] = {a.digest, b.digest};
-  const auto unused = [&](std::int64_t minutes, Store::UnusedRun run) {
-    return bed.store().drop_unused(both, seconds(60 * minutes), run);
+  const auto unused = [&](std::int64_t minutes, UnusedRun run) {
+    return drop_unused(bed, both, seconds(60 * minutes), run);
   };
   bed.write_blocks(space_a, a, 1, 10);
   bed.write_blocks(space_b, b, 1, 5);
@@ -88,13 +96,13 @@ TEST(StoreDropTest, what_nobody_used_goes_for_good) {
   bed.write_blocks(space_a, a, 11, 2);
   ASSERT_NE(bed.read_now(space_a, a, 1), 0u);
   bed.pass(seconds(600));
-  EXPECT_EQ(unused(25, Store::UnusedRun::kCount).of[0].records, 0u);
-  const Store::Unused counted = unused(15, Store::UnusedRun::kCount);
+  EXPECT_EQ(unused(25, UnusedRun::kCount).of[0].records, 0u);
+  const UnusedDrop::Told counted = unused(15, UnusedRun::kCount);
   EXPECT_EQ(counted.of[0].records, 9u);
   EXPECT_EQ(counted.of[0].bytes, ByteCount(9 * kPageBytes));
   EXPECT_EQ(counted.of[1].records, 5u);
   EXPECT_EQ(bed.store().stats().records, 17u) << "counting takes nothing";
-  const Store::Unused dropped = unused(15, Store::UnusedRun::kDrop);
+  const UnusedDrop::Told dropped = unused(15, UnusedRun::kDrop);
   EXPECT_EQ(dropped.of[0].records, 9u);
   EXPECT_EQ(dropped.left, 0u);
   ASSERT_EQ(dropped.flushes.size(), 2u) << "one namespace as a whole, the other record by record";
@@ -107,6 +115,81 @@ TEST(StoreDropTest, what_nobody_used_goes_for_good) {
   EXPECT_EQ(bed.readable(again, a, 1, 12), 3u);
 }
 
+// A walk takes as many calls as its bound says, and sees what becomes of records meanwhile.
+TEST(StoreDropTest, a_drop_by_age_goes_over_turns_and_takes_nothing_that_is_used_meanwhile) {
+  StoreBed bed;
+  bed.config.unused_looks = 4;
+  bed.config.unused_ends = 3;
+  bed.start();
+  const SpaceShape a = small_shape(0x31), b = sharded_shape(0x32);
+  const SpaceIndex space_a = bed.space(a), space_b = bed.space(b);
+  const model::NamespaceDigest both[] = {a.digest, b.digest};
+  bed.write_blocks(space_a, a, 1, 20);
+  bed.write_blocks(space_b, b, 1, 10);
+  bed.pass(seconds(1200));
+  UnusedDrop drop = bed.store().begin_unused(both, seconds(600), UnusedRun::kDrop);
+  int walks = 0;
+  for (; !drop.look_is_over(); ++walks) {
+    EXPECT_EQ(bed.store().stats().records, walks < 7 ? 30u : 31u) << "the walk takes nothing";
+    ASSERT_FALSE(bed.store().go_on(drop));
+    if (walks == 5) {  // found, and read since
+      ASSERT_NE(bed.read_now(space_a, a, 1), 0u);
+    }
+    if (walks == 6) bed.write_blocks(space_a, a, 21, 1);  // has no part in it
+  }
+  EXPECT_GE(walks, 7) << "30 records, 4 a call";
+  int ends = 1;
+  for (std::uint64_t left = bed.store().stats().records; !bed.store().go_on(drop); ++ends) {
+    const std::uint64_t now = bed.store().stats().records;
+    EXPECT_LE(left - now, 3u);
+    left = now;
+  }
+  EXPECT_GE(ends, 6) << "19 records, 3 a call";
+  EXPECT_EQ(drop.told.of[0].records, 19u) << "one by one: not all of the namespace is unused";
+  EXPECT_EQ(drop.told.of[1].records, 10u) << "as a whole";
+  EXPECT_EQ(drop.told.left, 0u);
+  EXPECT_EQ(lost(bed, Loss::kUnused), 19u);
+  for (const TransferId flushed : drop.told.flushes) EXPECT_TRUE(bed.await(flushed).ok);
+  bed.crash({.seed = 1, .lost_percent = 100});
+  bed.start();
+  EXPECT_EQ(bed.readable(bed.space(a), a, 1, 21), 2u);
+  EXPECT_EQ(bed.readable(bed.space(b), b, 1, 10), 0u);
+}
+
+// What had gone may come back, for nobody was told that it is gone; nothing else may be missing.
+TEST(StoreDropTest, a_crash_in_the_middle_of_a_drop_by_age_takes_nothing_that_was_not_meant) {
+  for (int calls = 0; calls < 14; ++calls) {
+    SCOPED_TRACE(calls);
+    StoreBed bed;
+    bed.config.unused_looks = 4;
+    bed.config.unused_ends = 3;
+    bed.start();
+    const SpaceShape a = small_shape(0x31);
+    const SpaceIndex space = bed.space(a);
+    bed.write_blocks(space, a, 1, 20);
+    bed.pass(seconds(1200));
+    bed.write_blocks(space, a, 21, 5);
+    ASSERT_TRUE(bed.flush_now());
+    UnusedDrop drop = bed.store().begin_unused({&a.digest, 1}, seconds(600), UnusedRun::kDrop);
+    for (int i = 0; i < calls; ++i)
+      if (bed.store().go_on(drop)) break;
+    const bool over = drop.ending == 1;
+    if (over) {
+      for (const TransferId flushed : drop.told.flushes) EXPECT_TRUE(bed.await(flushed).ok);
+    }
+    const std::uint64_t records = bed.store().stats().records;
+    bed.crash({.seed = static_cast<std::uint64_t>(calls), .lost_percent = 50});
+    bed.start();
+    const SpaceIndex again = bed.space(a);
+    EXPECT_EQ(bed.readable(again, a, 21, 5), 5u);
+    const std::uint64_t left = bed.readable(again, a, 1, 20);
+    EXPECT_GE(left + 5, records);
+    if (over) {
+      EXPECT_EQ(left, 0u);
+    }
+  }
+}
+
 // Each end of a single record is kept until no older segment may hold it: a bound, and an answer.
 TEST(StoreDropTest, more_unused_records_than_ends_are_kept_are_left) {
   StoreBed bed;
@@ -117,8 +200,7 @@ TEST(StoreDropTest, more_unused_records_than_ends_are_kept_are_left) {
   bed.write_blocks(space, a, 1, 8);
   bed.pass(seconds(600));
   bed.write_blocks(space, a, 9, 1);
-  const Store::Unused dropped =
-      bed.store().drop_unused({&a.digest, 1}, seconds(300), Store::UnusedRun::kDrop);
+  const UnusedDrop::Told dropped = drop_unused(bed, {&a.digest, 1}, seconds(300), UnusedRun::kDrop);
   EXPECT_EQ(dropped.of[0].records, 5u);
   EXPECT_EQ(dropped.left, 3u);
   EXPECT_NE(dropped.why_left, "");
@@ -138,7 +220,7 @@ TEST(StoreDropTest, what_was_found_at_the_start_counts_as_used_then) {
   bed.close();
   bed.start();
   const auto unused = [&] {
-    return bed.store().drop_unused({&digest, 1}, seconds(120), Store::UnusedRun::kCount).of[0].records;
+    return drop_unused(bed, {&digest, 1}, seconds(120), UnusedRun::kCount).of[0].records;
   };
   EXPECT_EQ(unused(), 0u);
   bed.pass(seconds(110));
@@ -215,8 +297,7 @@ TEST(StoreDropTest, every_reason_why_something_is_left_is_told) {
   bed.pass(seconds(600));
   bed.write_blocks(space, a, 9, 1);  // so that it cannot go whole
   while (bed.store().flush().ok()) continue;
-  const Store::Unused dropped =
-      bed.store().drop_unused({&a.digest, 1}, seconds(300), Store::UnusedRun::kDrop);
+  const UnusedDrop::Told dropped = drop_unused(bed, {&a.digest, 1}, seconds(300), UnusedRun::kDrop);
   EXPECT_EQ(dropped.left, 3u);
   EXPECT_TRUE(dropped.flushes.empty());
   EXPECT_NE(dropped.why_left.find("no more ends"), std::string::npos) << dropped.why_left;

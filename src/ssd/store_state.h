@@ -62,7 +62,10 @@ class StoreState {
   void move(StoredId record, SegmentIndex segment, std::uint32_t first_page);
 
   // ---- ages, in minutes of `now` ----
-  void used_now(StoredId record) { index.minute(record) = minute_of(now); }
+  void used_now(StoredId record) {
+    index.minute(record) = minute_of(now);
+    spaces.at(index.at(record).space).last_use = ++uses;
+  }
   // It was last used that long ago at least; one that was recovered, when this life began.
   bool unused_for(StoredId record, Duration least);
 
@@ -99,6 +102,7 @@ class StoreState {
   TimePoint begun;  // the first poll
   StoreUuid uuid{};
   std::uint64_t killed_records = 0;  // of all spaces
+  std::uint64_t uses = 0;            // of records: written or read
   // As found at the start: where an earlier life of the store had just begun when it ended.
   // Reclaimed first, for their records are few and their room is whole.
   std::vector<SegmentIndex> hardly_filled;
