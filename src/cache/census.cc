@@ -51,8 +51,11 @@ void Images::count(Census& census) const {
 }
 
 void Loads::count(Census& census) const {
-  for (const Load& load : loads_)
-    if (load.state != LoadState::kEnded) add(census.loads, load.state);
+  for (const Load& load : loads_) {
+    if (load.state == LoadState::kEnded) continue;
+    add(census.loads, load.state);
+    census.load_waiters += load.waiters.size();
+  }
 }
 
 ByteCount Loads::draining() const {
@@ -85,7 +88,8 @@ void Leases::count(Census& census) const {
   for (const Lease& lease : leases_) {
     if (lease.state == LeaseState::kRetired) continue;
     add(census.leases, lease.state);
-    census.pinned += lease.records.size();
+    const auto none = std::count(lease.records.begin(), lease.records.end(), kNoRecord);
+    census.pinned += lease.records.size() - static_cast<std::size_t>(none);
     census.tickets += lease.places.unfinished() ? 1 : 0;
     const bool named = lease.recovery == kNoRecovery && !lease.warm;
     census.owned += named && lease.name.mode == QueryMode::kInterest ? 1 : 0;

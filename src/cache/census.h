@@ -27,11 +27,12 @@ struct Census {
   std::uint32_t owned = 0;            // queries and recoveries of interests
   std::uint32_t owners = 0;           // interests that have one, as they know
   RetireState retire = RetireState::kIdle;
-  ByteCount held;             // extents of the pool that images have, in any state
-  ByteCount charged;          // by leases, restores of leases that ended, and reads that drain
-  std::uint32_t tickets = 0;  // unfinished: prefixes and recoveries
-  std::uint64_t pins = 0;     // as the records count them
-  std::uint64_t pinned = 0;   // as leases, queries and restores hold them
+  ByteCount held;                  // extents of the pool that images have, in any state
+  ByteCount charged;               // by leases, restores of leases that ended, and reads that drain
+  std::uint32_t tickets = 0;       // unfinished: prefixes and recoveries
+  std::uint64_t load_waiters = 0;  // a lease and a load that it waits for once
+  std::uint64_t pins = 0;          // as the records count them
+  std::uint64_t pinned = 0;        // as leases, queries and restores hold them
 };
 
 }  // namespace orbitkv::cache

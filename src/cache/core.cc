@@ -52,9 +52,10 @@ Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* ti
       budgets(budgets_of(c, pool_in.stats().configured)),
       line(*this),
       loads({images, namespaces, budgets, ByteCount(pool_in.stats().configured.value / 2), tier_in}),
-      leases({c.lease_ttl, c.reply_ttl, c.load_wait, c.prepare_ttl, c.full_prefix_wait, c.seed},
-             {images, sessions, budgets, line, loads, tier_in}),
-      recoveries({c.reply_ttl, c.load_wait, c.prepare_ttl, pool_in.stats().configured},
+      leases(
+          {c.lease_ttl, c.reply_ttl, c.load_wait, c.prepare_ttl, c.full_prefix_wait, c.turn_hashes, c.seed},
+          {images, sessions, budgets, line, loads, tier_in}),
+      recoveries({c.reply_ttl, c.load_wait, c.prepare_ttl, pool_in.stats().configured, c.turn_hashes},
                  {images, sessions, budgets, line, leases, loads, tier_in}),
       spill({images, namespaces, pool_in, tier_in}),
       grants({ports, images, namespaces, sessions, operations}),
@@ -366,6 +367,7 @@ CoreStats Core::stats() const {
   const RecoveryStats recoveries = impl_->recoveries.stats();
   s.undelivered = leases.undelivered + recoveries.undelivered;
   s.tickets = impl_->leases.places().unfinished();
+  s.looked_up = leases.looked_up + recoveries.looked_up;
   s.recoveries = recoveries.ready;
   s.recoveries_missed = recoveries.missed;
   s.recovery_waits = recoveries.waits;

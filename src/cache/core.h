@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/result.h"
 #include "base/time.h"
 #include "cache/census.h"
@@ -87,8 +88,10 @@ struct CoreConfig {
   Duration full_prefix_wait = seconds(30);  // at most, for other publishers
   Duration retire_store_wait = seconds(2);  // for the tier to take what a slab that retires holds
   Duration retire_claim_wait = seconds(2);  // for claimed copies on it
-  Incarnation incarnation = {};             // of this life of the Manager
-  mem::KeptTable* kept = nullptr;           // where images outlive the process; outlives the core
+  // Of a list that is complete, looked up at once; the rest over turns.
+  std::uint32_t turn_hashes = limits::kLookUpsPerTurn;
+  Incarnation incarnation = {};    // of this life of the Manager
+  mem::KeptTable* kept = nullptr;  // where images outlive the process; outlives the core
   std::array<std::uint64_t, 2> seed{1,
                                     2};  // of lease ids, revisions and table hashes: getrandom in the daemon
 };
@@ -297,6 +300,7 @@ struct CoreStats {
   std::uint64_t expired_leases = 0, quarantined_extents = 0;
   std::uint64_t undelivered = 0;  // results that nobody fetched in time
   std::uint32_t tickets = 0;      // unfinished
+  std::uint64_t looked_up = 0;    // hashes, each time
   std::uint64_t recoveries = 0, recoveries_missed = 0, recovery_waits = 0;  // waits for room
   ByteCount leased, quarantined;
   BudgetStats budgets;
@@ -453,8 +457,8 @@ class Core {
   // New pool capacity may let nothing wait; expiry, abandonment. Call at least every 250 ms.
   void tick(TimePoint now);
 
-  // Bounded work that goes on over turns: drops, and what long leases held that have ended. True:
-  // there is more to do at once.
+  // Bounded work that goes on over turns: look-ups of long lists, what long leases held that ended or
+  // were cut, drops. True: there is more to do at once.
   bool turn(TimePoint now);
 
   // For the operator: evicts unleased blocks, least recent first, until `bytes` came free or

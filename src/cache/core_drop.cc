@@ -11,11 +11,16 @@ DropId Core::begin_drop(const DropWhat& what, DropRun run, TimePoint now) {
 }
 
 bool Core::turn(TimePoint now) {
-  if (impl_->leases.unpins()) {
-    impl_->leases.unpin_turn();
-    impl_->wake(now);  // its charge may be back
+  const bool works = impl_->leases.unpins() || impl_->leases.takes() || impl_->recoveries.takes();
+  if (impl_->leases.unpins()) impl_->leases.unpin_turn();
+  impl_->leases.take_turn(now);
+  impl_->recoveries.take_turn(now);
+  if (works) {
+    impl_->leases.pump(now);
+    impl_->wake(now);  // a charge may be back
   }
-  return impl_->drops.turn(now) || impl_->leases.unpins();
+  const bool drops = impl_->drops.turn(now);
+  return drops || impl_->leases.unpins() || impl_->leases.takes() || impl_->recoveries.takes();
 }
 
 std::optional<std::vector<NamespaceBlocks>> Core::take_dropped(DropId drop) {

@@ -222,6 +222,11 @@ class Images {
   // device reads it.
   bool strip(RecordId record, SlabSlot slab);
 
+  // Rises when a sealed image goes out of sight while it may be pinned: while it is the same, what was
+  // sealed and pinned is there.
+  using View = Id<struct ViewTag, std::uint64_t>;
+  View view() const { return view_; }
+
   ImageStats stats() const;
   void count(Census& census) const;
 
@@ -275,13 +280,9 @@ class Images {
   void idle_push(std::uint32_t index, TimePoint now);
   void idle_unlink(std::uint32_t index);
   // What may be retained at most, as the pool is.
-  struct Share {
-    std::uint64_t units = 0, records = 0;
-  };
-  Share share() const;
-  void unpin_one(RecordId record, const Share& share);
-  void retain(RecordId record, const Share& share);
-  void demote(const Share& share);
+  Residency::Listed share() const;
+  void unpin_one(RecordId record, const Residency::Listed& share);
+  void retain(RecordId record, const Residency::Listed& share);
   // Kept memory (images_kept.cc). Nothing without.
   mem::KeptAt kept_at(const ImageSlot& slot) const;
   void keep_lent(const ImageSlot& slot, const mem::KeptWriter& writer);
@@ -304,6 +305,7 @@ class Images {
   std::vector<mem::Extent::Words> taken_extents_;            // of take_all()
   std::vector<std::uint32_t> taken_further_;
   std::uint16_t minute_ = 0;
+  View view_{1};
   ImageStats stats_;
 };
 

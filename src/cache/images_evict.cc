@@ -15,8 +15,8 @@ namespace {
 constexpr std::size_t kAhead = 12;  // blocks, of prefetches
 // Images that one eviction passes over because they ought to be stored first.
 constexpr std::uint64_t kPassedOver = 64;
-// Retained images that one read demotes at most: after the pool has shrunk there are many.
-constexpr int kDemoted = 16;
+// Retained images that one block of a read demotes at most: after the pool has shrunk there are many.
+constexpr std::size_t kDemoted = 16;
 
 }  // namespace
 
@@ -44,20 +44,14 @@ ByteCount Images::protected_share() const {
 }
 
 // The table is a bound on what is kept as the pool is.
-Images::Share Images::share() const {
-  return {protected_share().value / kUnit, std::uint64_t{table_.max_blocks()} * protected_percent_ / 100};
-}
-
-inline void Images::demote(const Share& most) {
-  const Residency::Listed& retained = table_.listed(EvictionClass::kRetained);
-  for (int i = 0; i < kDemoted && (retained.units > most.units || retained.records > most.records); ++i) {
-    table_.demote();
-  }
+Residency::Listed Images::share() const {
+  const std::uint64_t records = std::uint64_t{table_.max_blocks()} * protected_percent_ / 100;
+  return {static_cast<std::uint32_t>(records), protected_share().value / kUnit};
 }
 
 // Its last pin has gone. Where no foreground read held it, it keeps its place; if eviction met it
 // meanwhile, that is among the next to go.
-inline void Images::retain(RecordId record, const Share& share) {
+inline void Images::retain(RecordId record, const Residency::Listed& share) {
   ColdRecord& c = table_.cold(record);
   if (!c.was_read) {
     if (!table_.listed(record)) table_.push_unconsidered(record);
@@ -67,10 +61,12 @@ inline void Images::retain(RecordId record, const Share& share) {
   table_.hot(record).minute = minute_;
   const bool fits = c.total_units <= share.units;
   table_.renew(record, fits ? EvictionClass::kRetained : EvictionClass::kProbationary);
-  if (fits) demote(share);
+  // One by one, so that the line of the next one comes while others are dealt with.
+  const Residency::Listed& retained = table_.listed(EvictionClass::kRetained);
+  if (retained.units > share.units || retained.records > share.records) table_.demote(share, kDemoted);
 }
 
-inline void Images::unpin_one(RecordId record, const Share& share) {
+inline void Images::unpin_one(RecordId record, const Residency::Listed& share) {
   ColdRecord& c = table_.cold(record);
   ORBITKV_CHECK(c.pins > 0, "unpin without a pin");
   if (--c.pins > 0) return;
@@ -84,7 +80,7 @@ inline void Images::unpin_one(RecordId record, const Share& share) {
 }
 
 void Images::unpin(std::span<const RecordId> records) {
-  const Share most = share();
+  const Residency::Listed most = share();
   for (std::size_t i = records.size(); i-- > 0;) {
     if (i >= 2 * kAhead) table_.prefetch_pins(records[i - 2 * kAhead]);
     if (i >= kAhead) table_.prefetch_neighbours(records[i - kAhead]);
@@ -104,6 +100,7 @@ void Images::drop(RecordId record) {
   table_.unindex(record);
   --stats_.sealed;
   step(table_.hot(record).state, ImageEvent::kDrop);
+  view_ = View(view_.value + 1);
   if (table_.listed(record)) table_.unlink(record);
   if (unheld(record)) take_apart(record, ImageEvent::kUnheld);
 }

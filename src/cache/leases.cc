@@ -54,7 +54,7 @@ std::uint64_t first_revision(const std::array<std::uint64_t, 2>& seed) {
 // Whether the list of a query may be asked again.
 bool answers_again(LeaseState state) {
   return state == LeaseState::kReady || state == LeaseState::kLoading || state == LeaseState::kMissed ||
-         state == LeaseState::kWaiting;
+         state == LeaseState::kWaiting || state == LeaseState::kTaking;
 }
 
 Error out_of_order(std::uint32_t expected, const QueryPart& part) {
@@ -178,7 +178,8 @@ void Leases::answer_last(std::uint32_t index, TimePoint now, QueryAnswer& answer
     return;
   }
   answer.admitted = lease.state != LeaseState::kWaiting;
-  answer.loading = lease.state == LeaseState::kLoading || !answer.admitted;
+  answer.loading =
+      lease.state == LeaseState::kLoading || lease.state == LeaseState::kTaking || !answer.admitted;
   if (lease.name.mode == QueryMode::kInterest) return;  // its claim tells it
   answer.lease = lease.id;
   answer.again = lease.delivered;
@@ -186,7 +187,7 @@ void Leases::answer_last(std::uint32_t index, TimePoint now, QueryAnswer& answer
 }
 
 // The object that takes this part, in state kCollecting or (perhaps the same list again)
-// kWaiting, kLoading, kReady or kMissed.
+// kWaiting, kTaking, kLoading, kReady or kMissed.
 Result<std::uint32_t> Leases::prepare(SessionId session, Seen& seen, QueryAnswer& answer) {
   const QueryPart& part = seen.part;
   const auto it = by_name_.find(QueryNameView{part.instance, part.group, part.mode, part.request_id});
@@ -262,6 +263,7 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
   }
   leave_line(lease);
   stop_awaiting(index);
+  stop_taking(index);
   step(lease.state, LeaseEvent::kNewList);
   const bool gives_up_loads = lease.pending > 0;
   if (kept > 0) {
@@ -269,6 +271,7 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
     kept = std::min(kept, static_cast<std::uint32_t>(lease.kept->hashes.size()));
     lease.kept->hashes.resize(kept);
     lease.kept->beyond.clear();
+    lease.kept->passed = 0;
   } else {
     lease.kept.reset();
   }
@@ -301,8 +304,9 @@ bool Leases::recognise(Lease& lease, const Seen& seen) {
   for (std::size_t i = 0; i < seen.lookups.size(); ++i) {
     const std::size_t at = seen.part.first + i;
     if (at < lease.records.size() && seen.lookups[i].record != lease.records[at]) return false;
-    const bool kept = lease.kept != nullptr && at < lease.kept->hashes.size();
-    if (kept && seen.part.hashes[i] != lease.kept->hashes[at]) return false;
+    const std::size_t base = lease.kept != nullptr ? lease.kept->base : 0;
+    const bool kept = lease.kept != nullptr && at >= base && at - base < lease.kept->hashes.size();
+    if (kept && seen.part.hashes[i] != lease.kept->hashes[at - base]) return false;
     digest.add(seen.lookups[i].hash);
   }
   if (seen.last() && digest != lease.digest) return false;

@@ -1,7 +1,8 @@
 // Queries and leases. One object serves a query from its first part to the end of its
 // lease: it pins what is there of the leading run as the parts come, takes its charge with the
-// last one or waits in line for it, waits for what the tier must bring, then holds the run for
-// the ranks of the instance, each of which consumes it once, in order.
+// last one or waits in line for it, takes what it kept of the run over turns, waits for what the
+// tier must bring, then holds the run for the ranks of the instance, each of which consumes it
+// once, in order.
 // Identity: instance, group, mode, request id. Owned by the core; single-threaded. Never
 // answers an old lease for another list, never lets one outlive its TTL, never hands one
 // out with a block that is not there (an early one says so at the restore), never loads or
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/result.h"
 #include "base/time.h"
 #include "cache/budgets.h"
@@ -80,12 +82,6 @@ struct MemberEvent {
   GroupId group;
 };
 
-// Where a page is.
-struct PageAt {
-  RecordId record = kNoRecord;  // sealed or loading
-  TierRef stored;               // where there is no record
-};
-
 // What a query of one group is about.
 struct LeaseTarget {
   KeySpace space;
@@ -132,11 +128,18 @@ struct LeaseValues {
 };
 
 struct Lease : LeaseValues {
-  // The rest of the run behind `records`, until it can be taken.
+  // The rest of the run, until it has been taken.
   struct Kept {
     LeaseTarget target;
-    std::vector<BlockHash> hashes;
-    std::vector<BlockHash> beyond;  // behind the run, where publishers may be waited for
+    std::size_t base = 0;  // of the run, the place of the first hash; those before are in `records`
+    std::vector<BlockHash> hashes = {};
+    std::vector<BlockHash> beyond = {};  // behind the run, where publishers may be waited for
+    std::size_t passed = 0;              // of them, in the run by now
+    std::span<const BlockHash> beyond_left() const { return std::span(beyond).subspan(passed); }
+    // Taken over turns: the view that all records so far are in; the one that they are being looked
+    // at in anew, and how many have been.
+    Images::View view = {}, begun = {};
+    std::size_t checked = 0;
   };
   // Of one that has ended: another takes its place, and the room of its lists.
   void begin() { static_cast<LeaseValues&>(*this) = {}; }
@@ -156,6 +159,7 @@ struct LeaseStats {
   std::uint64_t early = 0;          // leased before the last block had landed
   std::uint64_t budget_waits = 0, budget_cuts = 0, budget_misses = 0;
   std::uint64_t publisher_waits = 0;
+  std::uint64_t looked_up = 0;  // hashes, each time
 };
 
 class Leases {
@@ -165,6 +169,7 @@ class Leases {
     Duration reply_ttl;
     Duration load_wait;  // from the first part
     Duration prepare_ttl, full_prefix_wait;
+    std::uint32_t turn_hashes = limits::kLookUpsPerTurn;
     std::array<std::uint64_t, 2> seed{};
   };
   struct Parts {
@@ -211,6 +216,9 @@ class Leases {
   // left at once: there are limits::kLoads at most.
   bool unpins() const { return !ended_.empty(); }
   void unpin_turn();
+  // Long runs are taken, and lists that go on behind publishers looked at, one of them a turn.
+  bool takes() const { return !taking_.empty() || extends_; }
+  void take_turn(TimePoint now);
 
   // Until when its blocks are waited for.
   TimePoint wait_end(const Lease& lease) const {
@@ -259,16 +267,23 @@ class Leases {
   LeaseIndex add_member(const Member& member);
   // nullptr: it has ended.
   Lease* member(LeaseIndex index, Revision revision);
+  struct StoredPage {
+    std::uint32_t position = 0;  // of the member's pages
+    TierRef stored;
+  };
   struct Exact {
     LeaseIndex member;
     const Target& target;
     std::span<const BlockHash> hashes;
-    std::span<PageAt> pages;  // each is somewhere
+    std::span<const StoredPage> stored;  // of them, in order; the others are pinned
   };
   enum class Took : std::uint8_t { kAll, kLoads, kNoRoom };
-  // All pages of all sets are pinned, and those that are stored queued, or nothing is held. Pins
-  // what is there before it evicts for the rest.
-  Took take_exact(std::span<const Exact> sets);
+  // Of so many pages, each of which is pinned, sealed or loading, before load_exact().
+  void begin_exact(LeaseIndex member, const Target& target, std::uint32_t pages);
+  void pin_exact(LeaseIndex member, std::uint32_t position, RecordId record);
+  // What is stored is queued as well. kNoRoom: the members are to be ended. Evicts, once all that is
+  // there is pinned.
+  Took load_exact(std::span<const Exact> sets);
   // It becomes a lease that is not delivered.
   void open_member(LeaseIndex index);
   void deliver(LeaseIndex index, TimePoint now);
@@ -358,13 +373,17 @@ class Leases {
   void stand_in_line(std::uint32_t index);
   bool saved_next(const Lease& lease, TimePoint now) const;
   void wait_for_publisher(std::uint32_t index);
-  void publisher_ended(std::uint32_t index, TimePoint now);
-  void extend_run(std::uint32_t index, TimePoint now);
+  void publisher_ended(std::uint32_t index, std::size_t& looks, TimePoint now);
+  bool extend_run(std::uint32_t index, std::size_t& looks, TimePoint now);
   void stop_awaiting(std::uint32_t index);
   void give_up_on_publisher(std::uint32_t index, TimePoint now);
   void begin_piece(const Piece& piece, const Seen& seen, std::span<const std::uint32_t> wanted, Warmed& done);
   void leave_line(Lease& lease);
   void take_kept(std::uint32_t index, TimePoint now);
+  bool take_some(std::uint32_t index, TimePoint now);
+  bool check_some(std::uint32_t index, TimePoint now);
+  void stop_taking(std::uint32_t index);
+  void end_taking(std::uint32_t index, TimePoint now);
   void begin_run(std::uint32_t index, TimePoint now);
   void shorten(Lease& lease, std::uint32_t kept);
   std::uint32_t take_run(std::uint32_t index, const Seen& seen, std::uint32_t most);
@@ -386,9 +405,6 @@ class Leases {
   TicketAnswer tell(std::uint32_t index, TimePoint now);
   std::uint32_t index_of(const Lease& lease) const { return by_id_.find(lease.id)->second; }
   std::uint32_t take_object();
-  bool take_stored(std::span<const Exact> sets);
-  void pin_page(const Exact& set, std::uint32_t i);
-  void unpin_pages(const Exact& set);
   LeaseId make_id();
 
   Config config_;
@@ -415,6 +431,8 @@ class Leases {
   std::vector<LeaseIndex> warmed_;
   const Publishing* publishing_ = nullptr;
   std::vector<std::uint32_t> awaiting_;  // those with `awaits`
+  bool extends_ = false;                 // one of them has not looked at all that it may go on with
+  std::deque<std::uint32_t> taking_;     // whose turn it is in front
   Deadlines deadlines_;
   // Of the part at hand.
   std::vector<Lookup> lookups_;

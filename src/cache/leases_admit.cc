@@ -9,7 +9,7 @@ namespace orbitkv::cache {
 
 namespace {
 
-constexpr std::size_t kSlice = limits::kListSlice;
+constexpr std::size_t kSlice = limits::kListSlice;  // for the caches: what one look-up fills
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void Leases::keep_part(std::uint32_t index, const Seen& seen) {
   if (lease.kept == nullptr) {
     if (seen.takes) pinned = take_run(index, seen, seen.run);
     if (pinned == (lease.full ? seen.part.hashes.size() : reach)) return;
-    lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{seen.target, {}, {}});
+    lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{seen.target, lease.records.size()});
   }
   append_part(lease, seen, pinned);
 }
@@ -35,18 +35,23 @@ void Leases::append_part(Lease& lease, const Seen& seen, std::uint32_t pinned) {
     const auto hashes = seen.part.hashes.subspan(from, count);
     to.insert(to.end(), hashes.begin(), hashes.end());
   };
+  if (lease.kept->hashes.empty()) lease.kept->hashes.reserve(lease.total - lease.kept->base);
   if (end > pinned) add(lease.kept->hashes, pinned, end - pinned);
   if (lease.full) add(lease.kept->beyond, end, seen.part.hashes.size() - end);
 }
 
 // The run as hashes, from its front. What is pinned stays so.
 void Leases::keep_all(Lease& lease, const Target& target) {
-  if (lease.kept == nullptr) lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{target, {}, {}});
+  const std::size_t pinned = lease.records.size();
+  if (lease.kept == nullptr) lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{target, pinned});
+  Lease::Kept& kept = *lease.kept;
   std::vector<BlockHash> front;
-  front.reserve(lease.records.size() + lease.kept->hashes.size());
+  front.reserve(std::max(pinned, kept.base + kept.hashes.size()));
   for (const RecordId record : lease.records) front.push_back(images_.table().hot(record).hash);
-  front.insert(front.end(), lease.kept->hashes.begin(), lease.kept->hashes.end());
-  lease.kept->hashes = std::move(front);
+  const std::size_t taken = std::min(pinned - kept.base, kept.hashes.size());
+  front.insert(front.end(), kept.hashes.begin() + static_cast<std::ptrdiff_t>(taken), kept.hashes.end());
+  kept.hashes = std::move(front);
+  kept.base = 0;
 }
 
 // ---- the charge ----
@@ -111,17 +116,17 @@ void Leases::end_list(std::uint32_t index, const Seen& seen) {
   }
   if (lease.kept == nullptr) {
     take_run(index, seen, lease.hits - static_cast<std::uint32_t>(lease.records.size()));
-  } else {
-    if (!listed) keep_part(index, seen);
-    take_kept(index, seen.now);
+    return begin_run(index, seen.now);
   }
-  begin_run(index, seen.now);
+  if (!listed) keep_part(index, seen);
+  take_kept(index, seen.now);
 }
 
 // The whole run as hashes; nothing of it is held.
 void Leases::keep_list(std::uint32_t index, const Seen& seen) {
   Lease& lease = leases_[index];
-  if (lease.kept == nullptr) lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{seen.target, {}, {}});
+  if (lease.kept == nullptr)
+    lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{seen.target, lease.records.size()});
   append_part(lease, seen, 0);
   keep_all(lease, seen.target);
   give_up(index);
@@ -159,34 +164,104 @@ Admitting::Attempt Leases::admit(std::uint32_t index, TimePoint now) {
   Full full = Full::kNothing;
   if (!charge(lease, full))
     return {full == Full::kInstance ? Outcome::kInstanceFull : Outcome::kTotalFull, 0};
-  const std::uint64_t pages = lease.kept->hashes.size();
+  const std::uint64_t pages = std::min<std::uint64_t>(lease.kept->hashes.size(), config_.turn_hashes);
   leave_line(lease);
   take_kept(index, now);
-  begin_run(index, now);
   return {Outcome::kAdmitted, pages};
 }
 
-// Looks what was kept up anew, and pins and loads it as far as it goes.
+// ---- the run, if it was kept ----
+
+// At once, or over turns if it is long.
 void Leases::take_kept(std::uint32_t index, TimePoint now) {
-  const std::unique_ptr<Lease::Kept> kept = std::move(leases_[index].kept);
-  const std::uint32_t end = leases_[index].hits;
+  leases_[index].kept->view = images_.view();
+  if (take_some(index, now)) return begin_run(index, now);
+  step(leases_[index].state, LeaseEvent::kTakes);
+  taking_.push_back(index);
+  deadlines_.set(index, Term::kTake, std::max(wait_end(leases_[index]), now + kTakeAtLeast));
+}
+
+// Looks what was kept up anew, and pins and loads it as far as it goes. False: there is more of it.
+bool Leases::take_some(std::uint32_t index, TimePoint now) {
+  const Lease& lease = leases_[index];
+  const Lease::Kept& kept = *lease.kept;
   QueryPart part;
   QueryAnswer unused;
-  for (std::size_t at = 0; at < kept->hashes.size(); at += part.hashes.size()) {
-    part.hashes = std::span(kept->hashes).subspan(at, std::min(kSlice, kept->hashes.size() - at));
-    Seen seen{part, kept->target, now};
+  for (std::size_t looks = config_.turn_hashes; lease.records.size() < lease.hits;
+       looks -= part.hashes.size()) {
+    const std::size_t at = lease.records.size() - kept.base;
+    if (at == kept.hashes.size()) return true;
+    if (looks == 0) return false;
+    part.hashes = std::span(kept.hashes).subspan(at, std::min({kSlice, looks, kept.hashes.size() - at}));
+    Seen seen{part, kept.target, now};
     look_up(seen, unused);
     seen.takes = true;
     ask_tier(seen, unused);
-    const auto left = end - static_cast<std::uint32_t>(leases_[index].records.size());
-    if (take_run(index, seen, left) < part.hashes.size()) return;
+    const auto left = lease.hits - static_cast<std::uint32_t>(lease.records.size());
+    if (take_run(index, seen, left) < part.hashes.size()) return true;
   }
+  return true;
+}
+
+// What was taken in earlier turns may have gone out of sight since: the run ends there. False: not
+// all of it has been looked at in one view.
+bool Leases::check_some(std::uint32_t index, TimePoint now) {
+  const Lease& lease = leases_[index];
+  Lease::Kept& kept = *lease.kept;
+  if (kept.view == images_.view()) return true;
+  const auto there = [&](RecordId r) { return images_.sealed(r) || images_.loading(r); };
+  if (kept.checked == 0) kept.begun = images_.view();
+  const std::size_t end = std::min(lease.records.size(), kept.checked + config_.turn_hashes);
+  while (kept.checked < end && there(lease.records[kept.checked])) ++kept.checked;
+  if (kept.checked < end) {
+    cut(index, static_cast<std::uint32_t>(kept.checked), now);
+    return true;
+  }
+  if (end < lease.records.size()) return false;
+  kept.checked = 0;
+  kept.view = kept.begun;
+  return kept.view == images_.view();
+}
+
+void Leases::take_turn(TimePoint now) {
+  if (extends_) {
+    extends_ = false;
+    look_at_publishers(now);
+  }
+  if (taking_.empty()) return;
+  const std::uint32_t index = taking_.front();
+  taking_.pop_front();
+  if (take_some(index, now) && check_some(index, now)) {
+    begin_run(index, now);
+  } else {
+    taking_.push_back(index);
+  }
+  pump(now);
+}
+
+void Leases::stop_taking(std::uint32_t index) {
+  if (leases_[index].state == LeaseState::kTaking) std::erase(taking_, index);
+}
+
+// The wait is over: what has been taken is what there is.
+void Leases::end_taking(std::uint32_t index, TimePoint now) {
+  Lease& lease = leases_[index];
+  const auto gone = [&](RecordId r) { return !images_.sealed(r) && !images_.loading(r); };
+  if (lease.kept->view != images_.view()) {
+    const auto end = std::find_if(lease.records.begin(), lease.records.end(), gone);
+    if (end != lease.records.end()) cut(index, static_cast<std::uint32_t>(end - lease.records.begin()), now);
+  }
+  lease.why = Missing::kTimeout;
+  if (lease.pending == 0) ++stats_.wait_timeouts;  // else time_out() is next
+  stop_taking(index);
+  begin_run(index, now);
 }
 
 // What could be had of the run is in `records`.
 void Leases::begin_run(std::uint32_t index, TimePoint now) {
   Lease& lease = leases_[index];
   const auto taken = static_cast<std::uint32_t>(lease.records.size());
+  lease.kept.reset();
   ORBITKV_CHECK(taken <= lease.hits, "a run that is longer than its charge");
   if (taken < lease.hits) {
     shorten(lease, taken);
@@ -249,7 +324,7 @@ void Leases::claim(std::uint32_t index, const Seen& seen) {
   lease.early = seen.part.early_lease;
   lease.full = seen.part.full_prefix;
   lease.started = seen.now;
-  if (lease.state == LeaseState::kLoading) {
+  if (lease.state == LeaseState::kLoading || lease.state == LeaseState::kTaking) {
     wait_until_end(index);
   } else {
     deadlines_.set(index, Term::kUndelivered, seen.now + config_.reply_ttl);

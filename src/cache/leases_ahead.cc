@@ -17,9 +17,10 @@ constexpr std::size_t kPieceHashes = limits::kListSlice;
 
 // The run could go on with a block that another instance is saving.
 bool Leases::saved_next(const Lease& lease, TimePoint now) const {
-  if (lease.kept == nullptr || lease.kept->beyond.empty()) return false;
+  if (lease.kept == nullptr || lease.kept->beyond_left().empty()) return false;
   const KeySpace& space = lease.kept->target.space;
-  const RecordId record = images_.table().find({lease.kept->beyond.front(), space.name_space, space.group});
+  const RecordId record =
+      images_.table().find({lease.kept->beyond_left().front(), space.name_space, space.group});
   return record != kNoRecord && publishing_->saved_by_others(record, lease.name.instance, now);
 }
 
@@ -41,15 +42,19 @@ void Leases::stop_awaiting(std::uint32_t index) {
 
 void Leases::look_at_publishers(TimePoint now) {
   if (awaiting_.empty()) return;
+  std::size_t looks = config_.turn_hashes;
   const std::vector<std::uint32_t> all = awaiting_;
   for (const std::uint32_t index : all) {
-    if (leases_[index].awaits && !saved_next(leases_[index], now)) publisher_ended(index, now);
+    if (leases_[index].awaits && !saved_next(leases_[index], now)) publisher_ended(index, looks, now);
   }
 }
 
 // However it ended: the run goes as far as it can be had now, or on to the next publisher.
-void Leases::publisher_ended(std::uint32_t index, TimePoint now) {
-  extend_run(index, now);
+void Leases::publisher_ended(std::uint32_t index, std::size_t& looks, TimePoint now) {
+  if (!extend_run(index, looks, now)) {
+    extends_ = true;
+    return;
+  }
   if (saved_next(leases_[index], now)) return;
   stop_awaiting(index);
   cut_to_limit(index);
@@ -61,33 +66,40 @@ void Leases::publisher_ended(std::uint32_t index, TimePoint now) {
   pump(now);
 }
 
-void Leases::extend_run(std::uint32_t index, TimePoint now) {
+// As far as `looks` hashes go. False: there is more to look at.
+bool Leases::extend_run(std::uint32_t index, std::size_t& looks, TimePoint now) {
   Lease& lease = leases_[index];
   Lease::Kept& kept = *lease.kept;
+  const std::span<const BlockHash> beyond = kept.beyond_left();
   QueryPart part;
   QueryAnswer unused;
   std::size_t taken = 0;
-  for (bool all = true; all && taken < kept.beyond.size();) {
-    part.hashes = std::span(kept.beyond).subspan(taken, std::min(kPieceHashes, kept.beyond.size() - taken));
+  bool all = true;
+  while (all && looks > 0 && taken < beyond.size()) {
+    const std::size_t count = std::min({kPieceHashes, looks, beyond.size() - taken});
+    part.hashes = beyond.subspan(taken, count);
+    looks -= count;
     Seen seen{part, kept.target, now};
     look_up(seen, unused);
     ask_tier(seen, unused);
     taken += seen.reach();
     all = seen.reach() == part.hashes.size();
   }
-  const auto end = kept.beyond.begin() + static_cast<std::ptrdiff_t>(taken);
-  kept.hashes.insert(kept.hashes.end(), kept.beyond.begin(), end);
-  kept.beyond.erase(kept.beyond.begin(), end);
+  const auto reached = beyond.first(taken);
+  kept.hashes.insert(kept.hashes.end(), reached.begin(), reached.end());
+  kept.passed += taken;
   const auto more = static_cast<std::uint32_t>(taken);
   lease.hits += more;
   stats_.hits += more;
   stats_.misses -= more;
+  return !all || kept.beyond_left().empty();
 }
 
 // The wait is over: what is in memory is what there is.
 void Leases::give_up_on_publisher(std::uint32_t index, TimePoint now) {
   stop_awaiting(index);
-  extend_run(index, now);
+  std::size_t looks = config_.turn_hashes;
+  extend_run(index, looks, now);
   cut_to_limit(index);
   Lease& lease = leases_[index];
   lease.why = Missing::kTimeout;
@@ -96,7 +108,6 @@ void Leases::give_up_on_publisher(std::uint32_t index, TimePoint now) {
   if (line_.count() > 0 || !charge(lease, full)) return end_wait(index, now);
   lease.kept->hashes.resize(lease.hits);
   take_kept(index, now);
-  begin_run(index, now);
   if (lease.state == LeaseState::kLoading) return time_out(index, now);
   ++stats_.wait_timeouts;
 }

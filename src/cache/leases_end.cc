@@ -75,6 +75,7 @@ void Leases::expire(TimePoint now) {
 void Leases::end_due(std::uint32_t index, TimePoint now) {
   const Lease& lease = leases_[index];
   if (lease.state == LeaseState::kLoading) return time_out(index, now);
+  if (lease.state == LeaseState::kTaking) return end_taking(index, now);
   if (lease.awaits) return give_up_on_publisher(index, now);
   if (lease.state == LeaseState::kWaiting) return end_wait(index, now);
   if (lease.prepared) {
@@ -166,7 +167,7 @@ void Leases::leave_loads(std::uint32_t index, std::size_t kept) {
   Lease& lease = leases_[index];
   for (std::size_t i = kept; i < lease.records.size() && lease.pending > 0; ++i) {
     if (!images_.loading(lease.records[i])) continue;
-    loads_.leave(lease.records[i], {LeaseIndex(index), static_cast<std::uint32_t>(i)}, lease.account);
+    loads_.leave(lease.records[i], LeaseIndex(index), lease.account);
     --lease.pending;
   }
 }
@@ -180,6 +181,11 @@ void Leases::unpin_from(std::uint32_t index, std::size_t kept, ChargeIndex charg
   if (kept >= lease.records.size()) return;
   leave_loads(index, kept);
   const std::span<const RecordId> tail = std::span(lease.records).subspan(kept);
+  if (many && kept == 0) {
+    ended_.push_back({std::move(lease.records), charge});
+    lease.records.clear();
+    return;
+  }
   if (many) {
     ended_.push_back({{tail.begin(), tail.end()}, charge});
   } else {
@@ -209,6 +215,8 @@ void Leases::retire(std::uint32_t index, LeaseEvent event) {
   Lease& lease = leases_[index];
   leave_line(lease);
   stop_awaiting(index);
+  stop_taking(index);
+  if (lease.recovery != kNoRecovery) std::erase(lease.records, kNoRecord);
   step(lease.state, event);
   deadlines_.clear(index);
   give_up(index);

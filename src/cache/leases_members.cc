@@ -42,73 +42,39 @@ Lease* Leases::member(LeaseIndex index, Revision revision) {
   return lease.state != LeaseState::kRetired && lease.revision == revision ? &lease : nullptr;
 }
 
-void Leases::pin_page(const Exact& set, std::uint32_t i) {
-  Lease& lease = leases_[set.member.value];
-  const RecordId record = set.pages[i].record;
-  lease.records[i] = record;
+void Leases::begin_exact(LeaseIndex member, const Target& target, std::uint32_t pages) {
+  Lease& lease = leases_[member.value];
+  lease.records.assign(pages, kNoRecord);
+  lease.total = lease.next = lease.hits = pages;
+  lease.block_bytes = target.block_bytes();
+}
+
+void Leases::pin_exact(LeaseIndex member, std::uint32_t position, RecordId record) {
+  Lease& lease = leases_[member.value];
+  lease.records[position] = record;
   images_.pin({&record, 1}, use_of(lease));
   if (!images_.loading(record)) return;
-  loads_.join(record, {set.member, i});
+  loads_.join(record, {member, position});
   ++lease.pending;
 }
 
-// What was stored only is lent its slots, which evicts: nothing of these sets any more.
-bool Leases::take_stored(std::span<const Exact> sets) {
+// Lending slots evicts: nothing of these sets any more.
+Leases::Took Leases::load_exact(std::span<const Exact> sets) {
   for (const Exact& set : sets) {
     const KeySpace& space = set.target.space;
-    for (std::uint32_t i = 0; i < set.pages.size(); ++i) {
-      if (leases_[set.member.value].records[i] != kNoRecord) continue;
-      const BlockKey key{set.hashes[i], space.name_space, space.group};
-      PageAt& page = set.pages[i];
-      page.record = loads_.start({key, page.stored, set.target.shards, set.target.slot_bytes,
-                                  &set.target.near, use_of(leases_[set.member.value])},
-                                 set.member);
-      if (page.record == kNoRecord) return false;
-      pin_page(set, i);
+    for (const StoredPage& page : set.stored) {
+      const BlockKey key{set.hashes[page.position], space.name_space, space.group};
+      const Use use = use_of(leases_[set.member.value]);
+      const RecordId record = loads_.start(
+          {key, page.stored, set.target.shards, set.target.slot_bytes, &set.target.near, use}, set.member);
+      if (record == kNoRecord) return Took::kNoRoom;
+      pin_exact(set.member, page.position, record);
     }
   }
-  return true;
-}
-
-Leases::Took Leases::take_exact(std::span<const Exact> sets) {
-  for (const Exact& set : sets) {
-    Lease& lease = leases_[set.member.value];
-    lease.records.assign(set.pages.size(), kNoRecord);
-    for (std::uint32_t i = 0; i < set.pages.size(); ++i) {
-      if (set.pages[i].record != kNoRecord) pin_page(set, i);
-    }
-  }
-  if (!take_stored(sets)) {
-    for (const Exact& set : sets) unpin_pages(set);
-    return Took::kNoRoom;
-  }
-  bool loads = false;
-  for (const Exact& set : sets) {
-    Lease& lease = leases_[set.member.value];
-    lease.total = lease.next = lease.hits = static_cast<std::uint32_t>(set.pages.size());
-    lease.block_bytes = set.target.block_bytes();
-    loads = loads || lease.pending > 0;
-  }
-  for (const Exact& set : sets) {
-    Lease& lease = leases_[set.member.value];
-    if (loads) step(lease.state, LeaseEvent::kLastLoading);
-  }
-  return loads ? Took::kLoads : Took::kAll;
-}
-
-// Nothing of them has been submitted, or others had it done.
-void Leases::unpin_pages(const Exact& set) {
-  Lease& lease = leases_[set.member.value];
-  for (std::uint32_t i = 0; i < lease.records.size(); ++i) {
-    const RecordId record = lease.records[i];
-    if (record == kNoRecord) continue;
-    if (images_.loading(record)) {
-      loads_.leave(record, {set.member, i}, lease.account);
-      --lease.pending;
-    }
-    images_.unpin({&record, 1});
-  }
-  lease.records.clear();
+  const auto loads = [&](const Exact& set) { return leases_[set.member.value].pending > 0; };
+  if (std::none_of(sets.begin(), sets.end(), loads)) return Took::kAll;
+  for (const Exact& set : sets) step(leases_[set.member.value].state, LeaseEvent::kLastLoading);
+  return Took::kLoads;
 }
 
 void Leases::open_member(LeaseIndex index) {
@@ -127,7 +93,8 @@ void Leases::claim_member(LeaseIndex index) {
   lease.prepared = false;
   budgets_.promote(lease.charge);
   loads_.lanes().promote(index);
-  images_.mark_read(lease.records);
+  for (const RecordId& record : lease.records)
+    if (record != kNoRecord) images_.mark_read({&record, 1});  // it may be being looked up yet
   if (lease.id) stats_.hits += lease.hits;
 }
 

@@ -30,6 +30,7 @@ void Leases::look_up(Seen& seen, QueryAnswer& answer) {
   const std::size_t n = seen.part.hashes.size();
   if (lookups_.size() < n) lookups_.resize(n);
   images_.table().find_batch(seen.target.space, seen.part.hashes, lookups_);
+  stats_.looked_up += n;
   answer.resident.resize((n + 63) / 64);
   std::size_t run = 0, resident = 0;
   for (std::size_t first = 0; first < n; first += 64) {
@@ -96,7 +97,9 @@ std::uint32_t Leases::take_run(std::uint32_t index, const Seen& seen, std::uint3
   const std::size_t had = records.size();
   const std::uint32_t reach = std::min(seen.reach(), most);
   const std::uint32_t run = std::min(seen.run, most);
-  records.reserve(had + reach);
+  // A list in many parts does not move its records with each.
+  if (records.capacity() < had + reach)
+    records.reserve(std::max<std::size_t>(had + reach, std::min<std::size_t>(2 * had, leases_[index].total)));
   for (std::uint32_t i = 0; i < run; ++i) records.push_back(seen.lookups[i].record);
   const Use use = use_of(leases_[index]);
   images_.pin(std::span(records).subspan(had), use);
@@ -153,9 +156,9 @@ void Leases::fail_doomed(TimePoint now) {
   while (const Loads::Ended* gone = loads_.fail_doomed()) settle(*gone, now);
 }
 
-// A list may name a block twice: everybody stops waiting before anybody's run changes.
+// Everybody stops waiting before anybody's run changes.
 void Leases::settle(const Loads::Ended& ended, TimePoint now) {
-  for (const LoadWaiter& w : ended.waiters) --leases_[w.lease.value].pending;
+  for (const LoadWaiter& w : ended.waiters) leases_[w.lease.value].pending -= w.blocks;
   for (const LoadWaiter& w : ended.waiters) {
     const Lease& lease = leases_[w.lease.value];
     if (lease.state == LeaseState::kRetired || w.position >= lease.hits) continue;

@@ -54,8 +54,20 @@ RecordId Loads::start(const Want& want, LeaseIndex lane) {
   return *record;
 }
 
+// Who joins or leaves is mostly the one that joined last.
+std::vector<LoadWaiter>::iterator Loads::waiter_of(Load& load, LeaseIndex lease) {
+  const auto its = [&](const LoadWaiter& w) { return w.lease == lease; };
+  const auto last = std::find_if(load.waiters.rbegin(), load.waiters.rend(), its);
+  return last == load.waiters.rend() ? load.waiters.end() : std::prev(last.base());
+}
+
 void Loads::join(RecordId record, const LoadWaiter& waiter) {
   Load& load = load_of(record);
+  if (const auto again = waiter_of(load, waiter.lease); again != load.waiters.end()) {
+    ++stats_.shared;
+    ++again->blocks;
+    return;
+  }
   const bool alone = load.waiters.empty();
   if (!alone || load.state != LoadState::kQueued) ++stats_.shared;
   load.waiters.push_back(waiter);
@@ -77,14 +89,15 @@ void Loads::stop_draining(Load& load) {
   load.drainer = kNoAccount;
 }
 
-void Loads::leave(RecordId record, const LoadWaiter& waiter, AccountIndex account) {
+void Loads::leave(RecordId record, LeaseIndex lease, AccountIndex account) {
   Load& load = load_of(record);
-  const auto it = std::find(load.waiters.begin(), load.waiters.end(), waiter);
-  ORBITKV_CHECK(it != load.waiters.end(), "nobody waits for this load there");
+  const auto it = waiter_of(load, lease);
+  ORBITKV_CHECK(it != load.waiters.end(), "the lease does not wait for this load");
+  if (--it->blocks > 0) return;
   *it = load.waiters.back();
   load.waiters.pop_back();
   const std::uint32_t index = p_.images.tag(record);
-  if (!load.waiters.empty()) return go_on_without(index, waiter.lease);
+  if (!load.waiters.empty()) return go_on_without(index, lease);
   if (load.state == LoadState::kSubmitted) {
     load.drainer = account;
     p_.budgets.drain(account, load.charge);
@@ -99,8 +112,6 @@ void Loads::leave(RecordId record, const LoadWaiter& waiter, AccountIndex accoun
 void Loads::go_on_without(std::uint32_t index, LeaseIndex left) {
   const Load& load = loads_[index];
   if (load.state != LoadState::kQueued || lanes_.lane_of(LoadIndex(index)) != left) return;
-  const auto stays = [&](const LoadWaiter& w) { return w.lease == left; };
-  if (std::any_of(load.waiters.begin(), load.waiters.end(), stays)) return;
   const auto urgent = [&](const LoadWaiter& w) { return lanes_.urgent(w.lease); };
   const auto it = std::find_if(load.waiters.begin(), load.waiters.end(), urgent);
   move(index, (it == load.waiters.end() ? load.waiters.front() : *it).lease);

@@ -22,11 +22,11 @@
 
 namespace orbitkv::cache {
 
-// A place in a lease's run.
+// A lease that has a load in its run, if that lists the block twice also more often.
 struct LoadWaiter {
   LeaseIndex lease;
-  std::uint32_t position = 0;
-  friend bool operator==(const LoadWaiter&, const LoadWaiter&) = default;
+  std::uint32_t position = 0;  // the first one
+  std::uint32_t blocks = 1;
 };
 
 struct LoadStats {
@@ -58,11 +58,11 @@ class Loads {
   // Lends the slots of an absent image and queues it, or finds that it is queued already.
   // kNoRecord: no memory, a bound, or publishers have the image in hand. Evicts.
   RecordId start(const Want& want, LeaseIndex lane);
-  // Its turn comes as soon as that of the most urgent of those who wait.
+  // Its turn comes as soon as that of the most urgent of those who wait. Positions rise.
   void join(RecordId record, const LoadWaiter& waiter);
-  // The last one who leaves takes along what the tier has not been told of. What it has been
-  // told of is charged to `account` until it ends.
-  void leave(RecordId record, const LoadWaiter& waiter, AccountIndex account);
+  // One block of the lease, the last first. The last one who leaves takes along what the tier has not
+  // been told of. What it has been told of is charged to `account` until it ends.
+  void leave(RecordId record, LeaseIndex lease, AccountIndex account);
   Lanes& lanes() { return lanes_; }
 
   bool submitted(RecordId record) const {
@@ -117,6 +117,7 @@ class Loads {
   Result<TransferId> tell(const Load& load);
   const Ended* report(std::uint32_t index, LoadEvent event);
   void finish(std::uint32_t index, LoadEvent event);
+  static std::vector<LoadWaiter>::iterator waiter_of(Load& load, LeaseIndex lease);
 
   Parts p_;
   std::deque<Load> loads_;

@@ -176,6 +176,7 @@ Result<std::uint32_t> Recoveries::start(Begin begin, const RecoveryPart& part, R
   r.total = part.total;
   r.next = part.first;
   r.hashes = std::move(begin.kept);
+  r.hashes.reserve(r.total);  // they do not move as the parts come
   r.started = begin.started;
   r.prepared = begin.prepare;
   r.places = std::move(places);
@@ -196,19 +197,20 @@ void Recoveries::append(std::uint32_t index, const RecoveryPart& part, TimePoint
   if (beyond_budget || bytes > config_.pool) {
     return fail(index, {r.plan.front().group, Missing::kTooLarge}, now);
   }
-  const Admitting::Attempt::Outcome outcome =
-      p_.line.count() > 0 ? Admitting::Attempt::Outcome::kTotalFull : admit(index, now).outcome;
-  if (outcome == Admitting::Attempt::Outcome::kInstanceFull ||
-      outcome == Admitting::Attempt::Outcome::kTotalFull) {
-    if (r.prepared) {
-      ++p_.leases.places().prepared().gave_way;
-      return retire(index, RecoveryEvent::kCancel);
-    }
-    wait_in_line(index);
+  const Outcome outcome = p_.line.count() > 0 ? Outcome::kTotalFull : admit(index, now).outcome;
+  if (outcome == Outcome::kInstanceFull || outcome == Outcome::kTotalFull) {
+    no_room(index);
     p_.line.run(now);
   }
   p_.leases.pump(now);
   settle(now);
+}
+
+// One that is not in line.
+void Recoveries::no_room(std::uint32_t index) {
+  if (!recoveries_[index].prepared) return wait_in_line(index);
+  ++p_.leases.places().prepared().gave_way;
+  retire(index, RecoveryEvent::kCancel);
 }
 
 // Holds nothing while it waits.
@@ -235,6 +237,7 @@ void Recoveries::end_members(Recovery& r) {
 void Recoveries::retire(std::uint32_t index, RecoveryEvent event) {
   Recovery& r = recoveries_[index];
   leave_line(r);
+  stop_taking(index);
   step(r.state, event);
   deadlines_.clear(index);
   end_members(r);
@@ -255,7 +258,8 @@ void Recoveries::end_due(std::uint32_t index, TimePoint now) {
     ++stats_.budget_misses;
     return fail(index, {first, Missing::kNoMemory}, now);
   }
-  if (r.state == RecoveryState::kLoading) return fail(index, {slowest(r), Missing::kTimeout}, now);
+  if (r.state == RecoveryState::kLoading || r.state == RecoveryState::kTaking)
+    return fail(index, {slowest(r), Missing::kTimeout}, now);
   if (r.prepared) {
     ++p_.leases.places().prepared().unclaimed;
   } else if (r.state != RecoveryState::kCollecting) {

@@ -1,10 +1,10 @@
 // Recoveries: the pages that a boundary needs, of all groups at once, or nothing. Collects the
 // list part by part, takes the charge of all of it or waits in line, looks all of it up before
-// the first read, then pins what is in memory, has the rest loaded, and leases one group each
-// when all is there. Identity: instance and request id. Owned by the core; single-threaded.
-// Never answers a part of a set, never holds a page or a charge while it waits for room, never
-// answers an old set for another list. What has been delivered are leases like others: the end
-// of one ends no other.
+// the first read and pins what is in memory, over turns if it is long, then has the rest loaded,
+// and leases one group each when all is there. Identity: instance and request id. Owned by the core;
+// single-threaded. Never answers a part of a set, never holds a page or a charge while it waits for room,
+// never answers an old set for another list. What has been delivered are leases like others: the end of one
+// ends no other.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +40,7 @@ struct RecoveryStats {
   std::uint64_t waits = 0;  // for room; each time that it was tried
   std::uint64_t budget_waits = 0, bypassed = 0, budget_misses = 0;
   std::uint64_t undelivered = 0;  // results that nobody fetched
+  std::uint64_t looked_up = 0;    // hashes, each time
 };
 
 class Recoveries {
@@ -49,6 +50,7 @@ class Recoveries {
     Duration load_wait;
     Duration prepare_ttl;
     ByteCount pool;  // as configured: a set that is larger can never be had
+    std::uint32_t turn_hashes = limits::kLookUpsPerTurn;
   };
   struct Parts {
     Images& images;
@@ -79,6 +81,9 @@ class Recoveries {
   bool end_prepared(AccountIndex account, Full full);
   // One that waits in line is tried.
   Admitting::Attempt admit(std::uint32_t index, TimePoint now);
+  // Long lists are looked up, one of them a turn.
+  bool takes() const { return !taking_.empty(); }
+  void take_turn(TimePoint now);
   // Time has passed: those without room are tried though nothing seems to have come free.
   void look_again() { ++looks_; }
 
@@ -130,6 +135,18 @@ class Recoveries {
     std::uint64_t sealed = 0, inflight = 0, held = 0;
     friend bool operator==(const Room&, const Room&) = default;
   };
+  // Where a page is.
+  struct PageAt {
+    RecordId record = kNoRecord;  // sealed or loading
+    TierRef stored;               // where there is no record
+  };
+  struct Taking {
+    std::uint32_t looked = 0;                             // of the list, from its front
+    Images::View view;                                    // in which all that is pinned has been seen
+    std::vector<std::vector<Leases::StoredPage>> stored;  // by group
+    ByteCount stored_bytes;
+    std::uint32_t stored_pages = 0;
+  };
   struct Recovery {
     InstanceId instance;
     std::string request_id;
@@ -144,6 +161,7 @@ class Recoveries {
     std::vector<BlockHash> hashes;    // `next` of them
     std::vector<LeaseIndex> members;  // one a group, while pages are held
     std::uint32_t members_left = 0;   // delivered and not ended
+    Taking taking;                    // while it is looked up
     Miss miss;
     TimePoint started;  // the first part: one wait for all stages begins here
     bool delivered = false;
@@ -164,12 +182,24 @@ class Recoveries {
   void append(std::uint32_t index, const RecoveryPart& part, TimePoint now);
   ByteCount bytes_of(const Recovery& r) const;
 
-  bool look_up_group(const Recovery& r, const GroupPages& group);
-  bool look_up(Recovery& r);
-  bool may_load(const Recovery& r) const;
+  struct Slice {
+    std::uint32_t begin = 0, end = 0;  // of the list
+  };
+  static Slice part_of(const GroupPages& group, const Slice& slice);
+  bool look_up_group(const Recovery& r, const GroupPages& group, const Slice& slice);
+  void look_up(Recovery& r, const Slice& slice);
+  void pin(Recovery& r, const Slice& slice);
+  void note_stored(Recovery& r, const Slice& slice);
   Room room() const;
   bool charge(const Recovery& r, Full& full);
-  bool take(std::uint32_t index, TimePoint now);
+  using Outcome = Admitting::Attempt::Outcome;
+  void begin_take(std::uint32_t index);
+  bool take_some(std::uint32_t index);
+  Outcome end_take(std::uint32_t index, TimePoint now);
+  Leases::Took load(Recovery& r);
+  void stop_taking(std::uint32_t index);
+  void admitted(Recovery& r);
+  void no_room(std::uint32_t index);
   void wait_in_line(std::uint32_t index);
   void leave_line(Recovery& r);
   void claim(std::uint32_t index, TimePoint now);
@@ -196,7 +226,8 @@ class Recoveries {
   std::unordered_map<Name, std::uint32_t, Hash, Equal> by_name_;
   std::uint64_t looks_ = 1;
   Deadlines deadlines_;
-  // Of the recovery at hand.
+  std::deque<std::uint32_t> taking_;  // whose turn it is in front
+  // Of the slice at hand.
   std::vector<PageAt> pages_;
   std::vector<Lookup> lookups_;
   std::vector<BlockHash> asked_;

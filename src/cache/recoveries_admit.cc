@@ -1,5 +1,6 @@
 // Recoveries: from a complete list to its leases.
 #include <algorithm>
+#include <utility>
 
 #include "base/limits.h"
 #include "cache/recoveries.h"
@@ -8,10 +9,17 @@ namespace orbitkv::cache {
 
 // ---- one transaction ----
 
-// What of one group is in memory, on its way or stored, into `pages_`. False: one is nowhere.
-bool Recoveries::look_up_group(const Recovery& r, const GroupPages& group) {
-  const auto hashes = std::span(r.hashes).subspan(group.first, group.count);
-  const auto pages = std::span(pages_).subspan(group.first, group.count);
+Recoveries::Slice Recoveries::part_of(const GroupPages& group, const Slice& slice) {
+  return {std::max(group.first, slice.begin), std::min(group.first + group.count, slice.end)};
+}
+
+// What of one group is in memory, on its way or stored, into `pages_`, which are those of `slice`.
+// False: one is nowhere.
+bool Recoveries::look_up_group(const Recovery& r, const GroupPages& group, const Slice& slice) {
+  const Slice part = part_of(group, slice);
+  if (part.begin >= part.end) return true;
+  const auto hashes = std::span(r.hashes).subspan(part.begin, part.end - part.begin);
+  const auto pages = std::span(pages_).subspan(part.begin - slice.begin, hashes.size());
   if (lookups_.size() < hashes.size()) lookups_.resize(hashes.size());
   p_.images.table().find_batch(group.target.space, hashes, lookups_);
   resident_.assign((hashes.size() + 63) / 64, 0);
@@ -46,36 +54,49 @@ bool Recoveries::look_up_group(const Recovery& r, const GroupPages& group) {
     }
   }
   if (tier && !r.told_tier && !r.prepared) {
-    p_.tier->asked(group.target.tier, {hashes, resident_, stored_}, {0, group.count});
+    const TierContext where{part.begin - group.first, group.count};
+    p_.tier->asked(group.target.tier, {hashes, resident_, stored_}, where);
   }
   return all;
 }
 
-// All of it is looked up before any of it is touched: what is incomplete reads nothing.
-bool Recoveries::look_up(Recovery& r) {
-  pages_.assign(r.total, {});
-  bool all = true;
+void Recoveries::look_up(Recovery& r, const Slice& slice) {
+  pages_.assign(slice.end - slice.begin, {});
+  stats_.looked_up += pages_.size();
   for (const GroupPages& group : r.plan) {
-    if (look_up_group(r, group) || !all) continue;
-    all = false;
+    if (look_up_group(r, group, slice) || r.miss.why == Missing::kGone) continue;
     r.miss = {group.group, Missing::kGone};
   }
-  r.told_tier = !r.prepared;
-  return all;
 }
 
-// What it needs of the tier fits the bounds of cache/loads.h: else it would wait for nothing.
-bool Recoveries::may_load(const Recovery& r) const {
-  std::uint32_t loads = 0;
-  ByteCount bytes;
-  for (const GroupPages& g : r.plan) {
-    for (const PageAt& page : std::span(pages_).subspan(g.first, g.count)) {
-      if (page.record != kNoRecord) continue;
-      ++loads;
-      bytes += std::uint64_t{g.target.shards} * g.target.slot_bytes;
+// What it needs of the tier must fit the bounds of cache/loads.h: else it would wait for nothing.
+void Recoveries::note_stored(Recovery& r, const Slice& slice) {
+  for (const GroupPages& group : r.plan) {
+    const Slice part = part_of(group, slice);
+    for (std::uint32_t i = part.begin; i < part.end; ++i) {
+      if (pages_[i - slice.begin].record != kNoRecord) continue;
+      ++r.taking.stored_pages;
+      r.taking.stored_bytes += group.target.block_bytes();
     }
   }
-  return loads <= limits::kLoads && bytes <= ByteCount(config_.pool.value / 2);
+  const bool fits =
+      r.taking.stored_pages <= limits::kLoads && r.taking.stored_bytes <= ByteCount(config_.pool.value / 2);
+  if (!fits && r.miss.why == Missing::kNone) r.miss = {r.plan.front().group, Missing::kTooLarge};
+}
+
+void Recoveries::pin(Recovery& r, const Slice& slice) {
+  for (std::size_t g = 0; g < r.plan.size(); ++g) {
+    const Slice part = part_of(r.plan[g], slice);
+    for (std::uint32_t i = part.begin; i < part.end; ++i) {
+      const PageAt& page = pages_[i - slice.begin];
+      const std::uint32_t position = i - r.plan[g].first;
+      if (page.record != kNoRecord) {
+        p_.leases.pin_exact(r.members[g], position, page.record);
+      } else {
+        r.taking.stored[g].push_back({position, page.stored});
+      }
+    }
+  }
 }
 
 Recoveries::Room Recoveries::room() const {
@@ -92,52 +113,109 @@ bool Recoveries::charge(const Recovery& r, Full& full) {
 
 // All of it or nothing. kTotalFull also where memory has no room: the line treats them alike.
 Admitting::Attempt Recoveries::admit(std::uint32_t index, TimePoint now) {
-  using Outcome = Admitting::Attempt::Outcome;
   Recovery& r = recoveries_[index];
   Full full = Full::kNothing;
   if (!charge(r, full)) return {full == Full::kInstance ? Outcome::kInstanceFull : Outcome::kTotalFull, 0};
   if (r.no_room.look != 0 && r.no_room == room()) return {Outcome::kTotalFull, 0};
-  const std::uint64_t pages = r.total;
-  if (!look_up(r)) {
-    fail(index, r.miss, now);
-    return {Outcome::kGone, pages};
-  }
-  if (!may_load(r)) {
-    fail(index, {r.plan.front().group, Missing::kTooLarge}, now);
-    return {Outcome::kGone, pages};
-  }
-  if (take(index, now)) return {Outcome::kAdmitted, pages};
-  end_members(r);
-  step(r.state, RecoveryEvent::kNoRoom);
-  ++stats_.waits;
-  r.no_room = room();
-  return {Outcome::kTotalFull, pages};
+  const std::uint64_t pages = std::min(r.total, config_.turn_hashes);
+  begin_take(index);
+  if (take_some(index)) return {end_take(index, now), pages};
+  step(r.state, RecoveryEvent::kTakes);
+  taking_.push_back(index);
+  deadlines_.set(index, Term::kTake, std::max(wait_end(r), now + kTakeAtLeast));
+  return {Outcome::kTaking, pages};
 }
 
-// Its members, each with its charge. False: there is no room; they are to be ended.
-bool Recoveries::take(std::uint32_t index, TimePoint now) {
+// Its members, each with its charge.
+void Recoveries::begin_take(std::uint32_t index) {
   Recovery& r = recoveries_[index];
-  std::vector<Leases::Exact> sets;
+  r.miss = {};
+  r.taking = {};
+  r.taking.view = p_.images.view();
+  r.taking.stored.resize(r.plan.size());
   for (const GroupPages& g : r.plan) {
     const ChargeIndex charge = p_.budgets.take(g.target.account, g.count * g.target.block_bytes(), use_of(r));
     r.members.push_back(
         p_.leases.add_member({RecoveryIndex(index), r.revision, r.session, r.instance, g.group,
                               g.target.ranks, r.started, g.target.account, charge, r.prepared}));
-    sets.push_back({r.members.back(), g.target, std::span(r.hashes).subspan(g.first, g.count),
-                    std::span(pages_).subspan(g.first, g.count)});
+    p_.leases.begin_exact(r.members.back(), g.target, g.count);
   }
-  switch (p_.leases.take_exact(sets)) {
-    case Leases::Took::kAll:
-      leave_line(r);
-      become_ready(index, RecoveryEvent::kInMemory, now);
-      return true;
-    case Leases::Took::kLoads:
-      leave_line(r);
-      step(r.state, RecoveryEvent::kLoads);
-      return true;
-    case Leases::Took::kNoRoom: break;
+}
+
+// What is missed anywhere of so many pages is known before any of them is touched. False: there are
+// more.
+bool Recoveries::take_some(std::uint32_t index) {
+  Recovery& r = recoveries_[index];
+  const std::uint32_t begin = r.taking.looked;
+  const Slice slice{begin, begin + std::min(config_.turn_hashes, r.total - begin)};
+  look_up(r, slice);
+  note_stored(r, slice);
+  if (r.miss.why == Missing::kNone) pin(r, slice);
+  r.taking.looked = slice.end;
+  return r.taking.looked == r.total;
+}
+
+Leases::Took Recoveries::load(Recovery& r) {
+  std::vector<Leases::Exact> sets;
+  for (std::size_t i = 0; i < r.plan.size(); ++i) {
+    const GroupPages& g = r.plan[i];
+    sets.push_back(
+        {r.members[i], g.target, std::span(r.hashes).subspan(g.first, g.count), r.taking.stored[i]});
   }
-  return false;
+  return p_.leases.load_exact(sets);
+}
+
+// All of it has been looked up: nothing is read before. What was pinned in earlier turns may have gone
+// out of sight since: then it is tried again, like what found no room.
+Recoveries::Outcome Recoveries::end_take(std::uint32_t index, TimePoint now) {
+  Recovery& r = recoveries_[index];
+  r.told_tier = !r.prepared;
+  deadlines_.set(index, Term::kWait, wait_end(r));
+  if (r.miss.why != Missing::kNone) {
+    fail(index, r.miss, now);
+    return Outcome::kGone;
+  }
+  const bool one_view = r.taking.view == p_.images.view();
+  const Leases::Took took = one_view ? load(r) : Leases::Took::kNoRoom;
+  if (took == Leases::Took::kNoRoom) {
+    stop_taking(index);
+    end_members(r);
+    step(r.state, RecoveryEvent::kNoRoom);
+    ++stats_.waits;
+    r.no_room = one_view ? room() : Room{};
+    return Outcome::kTotalFull;
+  }
+  admitted(r);
+  stop_taking(index);
+  if (took == Leases::Took::kAll) {
+    become_ready(index, RecoveryEvent::kInMemory, now);
+  } else {
+    step(r.state, RecoveryEvent::kLoads);
+  }
+  return Outcome::kAdmitted;
+}
+
+void Recoveries::take_turn(TimePoint now) {
+  if (taking_.empty()) return;
+  const std::uint32_t index = taking_.front();
+  taking_.pop_front();
+  if (!take_some(index)) return taking_.push_back(index);
+  if (end_take(index, now) != Outcome::kTotalFull) return;
+  const WaitingPlace place = recoveries_[index].place;
+  if (place == kNotWaiting) return no_room(index);
+  p_.line.refused(place);
+}
+
+void Recoveries::stop_taking(std::uint32_t index) {
+  recoveries_[index].taking = {};
+  if (recoveries_[index].state == RecoveryState::kTaking) std::erase(taking_, index);
+}
+
+void Recoveries::admitted(Recovery& r) {
+  const WaitingPlace place = std::exchange(r.place, kNotWaiting);
+  if (place == kNotWaiting) return;
+  if (r.state == RecoveryState::kTaking) return p_.line.granted(place);
+  p_.line.leave(place);
 }
 
 void Recoveries::become_ready(std::uint32_t index, RecoveryEvent event, TimePoint now) {
@@ -158,9 +236,10 @@ void Recoveries::become_ready(std::uint32_t index, RecoveryEvent event, TimePoin
 void Recoveries::fail(std::uint32_t index, const Miss& miss, TimePoint now) {
   Recovery& r = recoveries_[index];
   leave_line(r);
+  stop_taking(index);
   end_members(r);
-  step(r.state, RecoveryEvent::kFail);
   r.miss = miss;
+  step(r.state, RecoveryEvent::kFail);
   if (r.prepared) return retire(index, RecoveryEvent::kExpire);
   p_.leases.places().miss(r.places);
   ++stats_.missed;
@@ -215,10 +294,11 @@ void Recoveries::note(const MemberEvent& event, TimePoint now) {
     }
     return;
   }
-  if (r.state != RecoveryState::kLoading) return;
+  if (r.state != RecoveryState::kLoading && r.state != RecoveryState::kTaking) return;
   if (event.kind == MemberEvent::Kind::kFailed) {
     return fail(index, {event.group, Missing::kGone}, now);
   }
+  if (r.state == RecoveryState::kTaking) return;
   const auto landed = [&](LeaseIndex m) { return p_.leases.member(m, r.revision)->pending == 0; };
   if (std::all_of(r.members.begin(), r.members.end(), landed)) {
     become_ready(index, RecoveryEvent::kLanded, now);

@@ -314,23 +314,30 @@ void Residency::renew(RecordId record, EvictionClass as) {
 }
 
 // The end of one list is the beginning of the next, so no link changes.
-void Residency::demote() {
+void Residency::demote(const Listed& share, std::size_t most) {
   List& from = list(EvictionClass::kRetained);
   List& to = list(EvictionClass::kProbationary);
-  const std::uint32_t r = from.tail;
-  ORBITKV_CHECK(r != kNoLink, "there is nothing to demote");
-  ColdRecord& c = cold_[r];
-  if (c.considered) forget_considered(from, r);
-  from.tail = from.head == r ? kNoLink : c.prev;
-  if (from.tail == kNoLink) from.head = kNoLink;
-  --from.listed.records;
-  from.listed.units -= c.total_units;
-  c.eviction = EvictionClass::kProbationary;
-  to.head = r;
-  if (to.tail == kNoLink) to.tail = r;
-  ++to.listed.records;
-  to.listed.units += c.total_units;
-  if (from.tail != kNoLink) __builtin_prefetch(&cold_[from.tail], 1);
+  Listed kept = from.listed, went;
+  std::uint32_t last = from.tail;
+  for (; most > 0 && (kept.units > share.units || kept.records > share.records); --most) {
+    ORBITKV_CHECK(last != kNoLink, "there is nothing to demote");
+    ColdRecord& c = cold_[last];
+    if (c.prev != kNoLink) __builtin_prefetch(&cold_[c.prev], 1);
+    if (c.considered) forget_considered(from, last);
+    c.eviction = EvictionClass::kProbationary;
+    to.head = last;
+    if (to.tail == kNoLink) to.tail = last;
+    --kept.records;
+    kept.units -= c.total_units;
+    ++went.records;
+    went.units += c.total_units;
+    last = from.head == last ? kNoLink : c.prev;
+    from.tail = last;
+  }
+  if (last == kNoLink) from.head = kNoLink;
+  from.listed = kept;
+  to.listed.records += went.records;
+  to.listed.units += went.units;
 }
 
 }  // namespace orbitkv::cache

@@ -121,18 +121,19 @@ class Residency {
   void unlink(RecordId record);
   // Listed or not: the most recent of a class.
   void renew(RecordId record, EvictionClass as);
-  // The least recent retained one becomes the most recent probationary one.
-  void demote();
+  struct Listed {
+    std::uint32_t records = 0;
+    std::uint64_t units = 0;
+  };
+  // The least recent retained ones become the most recent probationary ones, `most` of them, until
+  // what is retained is no more than `share` in either.
+  void demote(const Listed& share, std::size_t most);
   RecordId least_recent() const;  // of all
   // Who would go after it; kNoRecord: it is the last one.
   RecordId more_recent(RecordId record) const {
     const std::uint32_t prev = cold_[record.value].prev;
     return prev == kNoLink ? kNoRecord : RecordId(prev);
   }
-  struct Listed {
-    std::uint32_t records = 0;
-    std::uint64_t units = 0;
-  };
   const Listed& listed(EvictionClass of) const { return list(of).listed; }
 
   // The cursor of a list parts it: what lies behind it, to the tail, has been considered. A

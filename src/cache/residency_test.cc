@@ -201,7 +201,9 @@ class ListsTest : public ::testing::Test {
   void demote() {
     auto& retained = of(EvictionClass::kRetained);
     if (retained.empty()) return;
-    table_.demote();
+    Residency::Listed share = table_.listed(EvictionClass::kRetained);
+    --share.records;
+    table_.demote(share, 1);
     considered_.erase(retained.back());
     of(EvictionClass::kProbationary).push_front(retained.back());
     retained.pop_back();

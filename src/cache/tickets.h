@@ -18,6 +18,8 @@ using RecoveryIndex = Id<struct RecoveryIndexTag, std::uint32_t>;
 inline constexpr RecoveryIndex kNoRecovery{0xFFFFFFFFu};
 // Even where nothing is waited for, parts need time to come.
 inline constexpr Duration kCollectAtLeast = seconds(5);
+// A long list that got its charge at the end of its wait is looked up yet.
+inline constexpr Duration kTakeAtLeast = seconds(1);
 
 // Every session has a few that nobody can take from it; above those all share.
 class TicketCounts {
@@ -53,6 +55,7 @@ enum class Term : std::uint8_t {
   kLease,        // a result that somebody has
   kPrepared,     // a result that was prepared and that nobody has asked for yet
   kFullPrefix,   // kWait of a query that waits for other publishers, too: longer
+  kTake,         // a long list is to be looked up
   kCount,
 };
 

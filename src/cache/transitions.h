@@ -179,6 +179,7 @@ inline constexpr Transitions<LoadState, LoadEvent> kLoad{{{
 enum class LeaseState : std::uint8_t {
   kCollecting,  // parts are still to come; what is in memory of the run so far is pinned
   kWaiting,     // all parts are there, but no budget: holds nothing, its hashes are kept
+  kTaking,      // charged; what was kept of the run is looked up, pinned and loaded over turns
   kLoading,     // blocks of the run are on their way from the tier
   kReady,       // leased, no shard has consumed anything; of an early lease some blocks may be on their way
   kConsuming,   // some rank has consumed some range
@@ -192,6 +193,7 @@ enum class LeaseEvent : std::uint8_t {
   kLastLoading,  // all parts are there, blocks of the run are on their way
   kLastEmpty,    // the last part, nothing to lease
   kLastWaits,    // the last part, and no budget for the run
+  kTakes,        // it has its charge, and too much was kept to be looked up at once
   kLanded,       // what is left of the run is in memory, or (early lease) as good as
   kLandedEmpty,  // and nothing is left of it
   kSameList,     // the whole list was asked again, unchanged
@@ -208,28 +210,31 @@ enum class LeaseEvent : std::uint8_t {
 namespace detail {
 using L = LeaseState;
 inline constexpr Transitions<LeaseState, LeaseEvent> kLease{{{
-    // kPart, kLastPart, kLastLoading, kLastEmpty, kLastWaits, kLanded, kLandedEmpty, kSameList, kNewList,
-    // kConsume, kConsumeLast, kRelease, kCancel, kExpire, kTold
-    {{L::kCollecting, L::kReady, L::kLoading, L::kRetired, L::kWaiting, L::kIllegal, L::kIllegal, L::kIllegal,
-      L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired,
+    // kPart, kLastPart, kLastLoading, kLastEmpty, kLastWaits, kTakes, kLanded, kLandedEmpty, kSameList,
+    // kNewList, kConsume, kConsumeLast, kRelease, kCancel, kExpire, kTold
+    {{L::kCollecting, L::kReady, L::kLoading, L::kRetired, L::kWaiting, L::kTaking, L::kIllegal, L::kIllegal,
+      L::kIllegal, L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired,
       L::kIllegal}},  // kCollecting
-    {{L::kIllegal, L::kReady, L::kLoading, L::kIllegal, L::kIllegal, L::kIllegal, L::kMissed, L::kWaiting,
-      L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kIllegal,
+    {{L::kIllegal, L::kReady, L::kLoading, L::kIllegal, L::kIllegal, L::kTaking, L::kIllegal, L::kMissed,
+      L::kWaiting, L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kIllegal,
       L::kIllegal}},  // kWaiting
-    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kReady, L::kMissed, L::kLoading,
-      L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired,
+    {{L::kIllegal, L::kReady, L::kLoading, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kMissed,
+      L::kTaking, L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kIllegal,
+      L::kIllegal}},  // kTaking
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kReady, L::kMissed,
+      L::kLoading, L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired,
       L::kIllegal}},  // kLoading
-    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kReady,
-      L::kCollecting, L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired,
+    {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
+      L::kReady, L::kCollecting, L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired,
       L::kIllegal}},  // kReady
     {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
-      L::kCollecting, L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired,
+      L::kIllegal, L::kCollecting, L::kConsuming, L::kRetired, L::kRetired, L::kRetired, L::kRetired,
       L::kIllegal}},  // kConsuming
     {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
-      L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired,
+      L::kIllegal, L::kCollecting, L::kIllegal, L::kIllegal, L::kIllegal, L::kRetired, L::kRetired,
       L::kRetired}},  // kMissed
     {{L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
-      L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
+      L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal, L::kIllegal,
       L::kIllegal}},  // kRetired
 }}};
 }  // namespace detail
@@ -239,6 +244,7 @@ inline constexpr Transitions<LeaseState, LeaseEvent> kLease{{{
 enum class RecoveryState : std::uint8_t {
   kCollecting,  // parts are still to come; nothing is held
   kWaiting,     // there is no budget or no room now; nothing is held
+  kTaking,      // charged; all of it is looked up, and pinned where it is in memory, over turns
   kLoading,     // all of it is pinned, some of it is on its way from the tier
   kReady,       // leased, one lease a group
   kMissed,      // ended without, and nobody has been told: nothing is held
@@ -249,6 +255,7 @@ enum class RecoveryEvent : std::uint8_t {
   kPart,      // a part that is not the last
   kInMemory,  // all of it was in memory, and is leased
   kLoads,     // all of it is pinned, the rest is being loaded
+  kTakes,     // it has its charge, and is too long to be looked up at once
   kNoRoom,    // no budget, or it could not be pinned and loaded as a whole
   kLanded,    // the last page has landed
   kFail,      // a page is nowhere or did not come; the wait is over; it is too large
@@ -263,19 +270,21 @@ enum class RecoveryEvent : std::uint8_t {
 namespace detail {
 using V = RecoveryState;
 inline constexpr Transitions<RecoveryState, RecoveryEvent> kRecovery{{{
-    // kPart, kInMemory, kLoads, kNoRoom, kLanded, kFail, kSameList, kEmptied, kTold, kCancel, kExpire
-    {{V::kCollecting, V::kReady, V::kLoading, V::kWaiting, V::kIllegal, V::kMissed, V::kIllegal, V::kIllegal,
-      V::kIllegal, V::kRetired, V::kRetired}},  // kCollecting
-    {{V::kIllegal, V::kReady, V::kLoading, V::kWaiting, V::kIllegal, V::kMissed, V::kWaiting, V::kIllegal,
-      V::kIllegal, V::kRetired, V::kIllegal}},  // kWaiting
-    {{V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kReady, V::kMissed, V::kLoading, V::kIllegal,
-      V::kIllegal, V::kRetired, V::kIllegal}},  // kLoading
-    {{V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kReady, V::kRetired,
-      V::kIllegal, V::kRetired, V::kRetired}},  // kReady
+    // kPart, kInMemory, kLoads, kTakes, kNoRoom, kLanded, kFail, kSameList, kEmptied, kTold, kCancel, kExpire
+    {{V::kCollecting, V::kReady, V::kLoading, V::kTaking, V::kWaiting, V::kIllegal, V::kMissed, V::kIllegal,
+      V::kIllegal, V::kIllegal, V::kRetired, V::kRetired}},  // kCollecting
+    {{V::kIllegal, V::kReady, V::kLoading, V::kTaking, V::kWaiting, V::kIllegal, V::kMissed, V::kWaiting,
+      V::kIllegal, V::kIllegal, V::kRetired, V::kIllegal}},  // kWaiting
+    {{V::kIllegal, V::kReady, V::kLoading, V::kIllegal, V::kWaiting, V::kIllegal, V::kMissed, V::kTaking,
+      V::kIllegal, V::kIllegal, V::kRetired, V::kIllegal}},  // kTaking
+    {{V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kReady, V::kMissed, V::kLoading,
+      V::kIllegal, V::kIllegal, V::kRetired, V::kIllegal}},  // kLoading
+    {{V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kReady,
+      V::kRetired, V::kIllegal, V::kRetired, V::kRetired}},  // kReady
     {{V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal,
-      V::kRetired, V::kRetired, V::kRetired}},  // kMissed
+      V::kIllegal, V::kRetired, V::kRetired, V::kRetired}},  // kMissed
     {{V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal,
-      V::kIllegal, V::kIllegal, V::kIllegal}},  // kRetired
+      V::kIllegal, V::kIllegal, V::kIllegal, V::kIllegal}},  // kRetired
 }}};
 }  // namespace detail
 

@@ -68,27 +68,29 @@ TEST(Transitions, Load) {
 }
 
 TEST(Transitions, Lease) {
-  // events: part last-part last-loading last-empty last-waits landed landed-empty same-list new-list
-  //         consume consume-last release cancel expire told
-  // states: P collecting parts, W waiting, L loading, R ready, C consuming, M missed, E retired
-  expect_cells<LeaseState, LeaseEvent, 7, 15>("PWLRCME", {"PRLEW---P---EE-",    // collecting
-                                                          "-RL---MWP---E--",    // waiting
-                                                          "-----RMLP---EE-",    // loading
-                                                          "-------RPCEEEE-",    // ready
-                                                          "--------PCEEEE-",    // consuming
-                                                          "--------P---EEE",    // missed
-                                                          "---------------"});  // retired
+  // events: part last-part last-loading last-empty last-waits takes landed landed-empty same-list
+  //         new-list consume consume-last release cancel expire told
+  // states: P collecting parts, W waiting, T taking, L loading, R ready, C consuming, M missed, E retired
+  expect_cells<LeaseState, LeaseEvent, 8, 16>("PWTLRCME", {"PRLEWT---P---EE-",    // collecting
+                                                           "-RL--T-MWP---E--",    // waiting
+                                                           "-RL----MTP---E--",    // taking
+                                                           "------RMLP---EE-",    // loading
+                                                           "--------RPCEEEE-",    // ready
+                                                           "---------PCEEEE-",    // consuming
+                                                           "---------P---EEE",    // missed
+                                                           "----------------"});  // retired
 }
 
 TEST(Transitions, Recovery) {
-  // events: part in-memory loads no-room landed fail same-list emptied told cancel expire
-  // states: C collecting, W waiting, L loading, R ready, M missed, E retired
-  expect_cells<RecoveryState, RecoveryEvent, 6, 11>("CWLRME", {"CRLW-M---EE",    // collecting
-                                                               "-RLW-MW--E-",    // waiting
-                                                               "----RML--E-",    // loading
-                                                               "------RE-EE",    // ready
-                                                               "--------EEE",    // missed
-                                                               "-----------"});  // retired
+  // events: part in-memory loads takes no-room landed fail same-list emptied told cancel expire
+  // states: C collecting, W waiting, T taking, L loading, R ready, M missed, E retired
+  expect_cells<RecoveryState, RecoveryEvent, 7, 12>("CWTLRME", {"CRLTW-M---EE",    // collecting
+                                                                "-RLTW-MW--E-",    // waiting
+                                                                "-RL-W-MT--E-",    // taking
+                                                                "-----RML--E-",    // loading
+                                                                "-------RE-EE",    // ready
+                                                                "---------EEE",    // missed
+                                                                "------------"});  // retired
 }
 
 TEST(Transitions, Interest) {

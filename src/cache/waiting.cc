@@ -56,6 +56,24 @@ void WaitingLine::leave(WaitingPlace at) {
   std::erase(ring_, e.account);
 }
 
+WaitingLine::Entry& WaitingLine::taking(WaitingPlace place) {
+  Entry& e = entries_[place.value];
+  ORBITKV_CHECK(e.number != 0 && e.taking, "one that was not being taken has an end");
+  e.taking = false;
+  return e;
+}
+
+void WaitingLine::granted(WaitingPlace place) {
+  const Entry e = taking(place);
+  leave(place);
+  note_grant(e.account, e.number);
+}
+
+void WaitingLine::refused(WaitingPlace place) {
+  Entry& e = taking(place);
+  e.refused = e.total = true;
+}
+
 void WaitingLine::forget(AccountIndex account) {
   if (account.value >= queues_.size()) return;
   ORBITKV_CHECK(queues_[account.value].count == 0, "somebody of an instance that has ended waits");
@@ -73,6 +91,7 @@ void WaitingLine::run(TimePoint now) {
     choose_reserver();
     if (reserver_ != kNoLink) {
       const Entry e = entries_[reserver_];
+      if (e.taking) break;
       const Outcome outcome = attempt(reserver_, now);
       if (outcome == Outcome::kTotalFull) break;
       // It holds back its own instance alone, until that has room.
@@ -93,7 +112,7 @@ void WaitingLine::run(TimePoint now) {
 bool WaitingLine::resume(TimePoint now) {
   for (const AccountIndex account : ring_) {
     Queue& q = queues_[account.value];
-    if (!q.suspended) continue;
+    if (!q.suspended || entries_[q.head].taking) continue;
     const std::uint32_t place = q.head;
     const std::uint64_t number = entries_[place].number;
     const Outcome outcome = attempt(place, now);
@@ -122,7 +141,12 @@ bool WaitingLine::try_queue(AccountIndex account, TimePoint now) {
   for (std::uint32_t n = 0; n <= limits::kLookBehind && place != kNoLink; ++n) {
     const std::uint32_t next = entries_[place].next;
     const std::uint64_t number = entries_[place].number;
+    if (entries_[place].taking) {
+      place = next;
+      continue;
+    }
     const Outcome outcome = attempt(place, now);
+    if (outcome == Outcome::kTaking) return true;
     if (outcome == Outcome::kAdmitted) {
       note_grant(account, number);
       return true;
@@ -140,7 +164,9 @@ WaitingLine::Outcome WaitingLine::attempt(std::uint32_t place, TimePoint now) {
   pages_ += tried.pages;
   Entry& e = entries_[place];
   const bool refused = tried.outcome == Outcome::kInstanceFull || tried.outcome == Outcome::kTotalFull;
-  ORBITKV_CHECK(refused == (e.number != 0), "who is admitted leaves the line, and nobody else");
+  const bool taking = tried.outcome == Outcome::kTaking;
+  ORBITKV_CHECK((refused || taking) == (e.number != 0), "who is admitted leaves the line, and nobody else");
+  if (taking) e.taking = true;
   if (!refused) return tried.outcome;
   e.refused = true;
   e.total = tried.outcome == Outcome::kTotalFull;
@@ -154,7 +180,8 @@ void WaitingLine::note_grant(AccountIndex account, std::uint64_t number) {
   queues_[account.value].served = true;
   for (const AccountIndex other : ring_) {
     Entry& first = entries_[queues_[other.value].head];
-    const bool passed = first.refused && first.number < number && (other == account || first.total);
+    const bool waits = first.taking || (first.refused && (other == account || first.total));
+    const bool passed = waits && first.number < number;
     if (!passed) continue;
     most_overtaken() = std::max(most_overtaken(), ++first.passes);
   }
@@ -162,7 +189,7 @@ void WaitingLine::note_grant(AccountIndex account, std::uint64_t number) {
 
 bool WaitingLine::candidate(AccountIndex account) const {
   const Entry& first = entries_[queues_[account.value].head];
-  return first.refused && first.total && first.passes >= limits::kPasses;
+  return (first.taking || (first.refused && first.total)) && first.passes >= limits::kPasses;
 }
 
 void WaitingLine::choose_reserver() {

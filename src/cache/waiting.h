@@ -30,8 +30,9 @@ class Admitting {
  public:
   virtual ~Admitting() = default;
   struct Attempt {
-    // kGone: it has its result, without having been admitted.
-    enum class Outcome : std::uint8_t { kAdmitted, kGone, kInstanceFull, kTotalFull };
+    // kGone: it has its result, without having been admitted. kTaking: it has its charge, and how it
+    // ends is told by granted(), refused() or leave(); until then it keeps its place.
+    enum class Outcome : std::uint8_t { kAdmitted, kGone, kInstanceFull, kTotalFull, kTaking };
     Outcome outcome = Outcome::kGone;
     std::uint64_t pages = 0;  // that were looked up
   };
@@ -52,6 +53,9 @@ class WaitingLine {
 
   WaitingPlace join(const Waiter& waiter, AccountIndex account);
   void leave(WaitingPlace place);
+  // One that was taking: it is admitted and leaves, or memory has no room for it and it waits on.
+  void granted(WaitingPlace place);
+  void refused(WaitingPlace place);
   // Its instance has ended, and nobody of it waits: the next one of that number begins anew.
   void forget(AccountIndex account);
   // Admits whoever's turn it is and who fits, a bounded number of pages.
@@ -71,6 +75,7 @@ class WaitingLine {
     std::uint64_t number = 0;  // of coming; 0: none
     std::uint32_t passes = 0;
     bool refused = false, total = false;  // when it was tried last; not for its instance's limit
+    bool taking = false;                  // is not tried
     std::uint32_t prev = kNoLink, next = kNoLink;
   };
   struct Queue {
@@ -87,6 +92,7 @@ class WaitingLine {
   void note_grant(AccountIndex account, std::uint64_t number);
   void choose_reserver();
   bool candidate(AccountIndex account) const;
+  Entry& taking(WaitingPlace place);
 
   Admitting& admitting_;
   std::vector<Entry> entries_;

@@ -23,11 +23,12 @@ class Scripted : public Admitting {
     ChargeIndex charge = kNoCharge;
     bool gone = false;     // has its result when it is tried next
     bool no_room = false;  // memory has none for it
+    bool takes = false;    // its end is told later
   };
   AccountIndex open() { return budgets.open(); }
   std::uint32_t ask(AccountIndex account, std::uint64_t bytes) {
     const std::uint32_t index = ++last;
-    all[index] = {account, ByteCount(bytes), {}, kNoCharge, false, false};
+    all[index] = {account, ByteCount(bytes), {}, kNoCharge, false, false, false};
     all[index].place = line.join({Waiter::Kind::kPrefix, index}, account);
     line.run({});
     return index;
@@ -42,6 +43,20 @@ class Scripted : public Admitting {
     all.erase(index);
     line.run({});
   }
+  // One that takes has all of it now, or found no room.
+  void taken(std::uint32_t index, bool room) {
+    One& one = all.at(index);
+    if (room) {
+      one.takes = false;
+      line.granted(one.place);
+      order.push_back(index);
+    } else {
+      budgets.drop(one.charge);
+      one.charge = kNoCharge;
+      line.refused(one.place);
+    }
+    line.run({});
+  }
   bool admitted(std::uint32_t index) const { return all.at(index).charge != kNoCharge; }
 
   Attempt admit(const Waiter& waiter, TimePoint) override {
@@ -54,6 +69,11 @@ class Scripted : public Admitting {
     const Full full = budgets.full(one.account, one.bytes, Use::kForeground);
     if (full == Full::kInstance) return {Attempt::Outcome::kInstanceFull, 0};
     if (full == Full::kTotal || one.no_room) return {Attempt::Outcome::kTotalFull, 0};
+    if (one.takes) {
+      one.charge = budgets.take(one.account, one.bytes, Use::kForeground);
+      ++tries;
+      return {Attempt::Outcome::kTaking, 1};
+    }
     line.leave(one.place);
     if (counts) count_passes(waiter.index);
     one.charge = budgets.take(one.account, one.bytes, Use::kForeground);
@@ -80,6 +100,7 @@ class Scripted : public Admitting {
   std::vector<std::uint32_t> order;
   std::uint32_t last = 0;
   bool counts = false;
+  std::uint32_t tries = 0;  // of those that take
   std::map<std::uint32_t, std::uint32_t> passed;
   std::uint32_t most_passed = 0;
 };
@@ -122,6 +143,47 @@ TEST(WaitingLine, smaller_ones_pass_sixteen_times_then_the_instance_waits_for_it
   s.end(held);
   EXPECT_TRUE(s.admitted(large));
   EXPECT_TRUE(s.admitted(late));
+}
+
+// It has its charge, and keeps its place: others go on, but not for ever.
+TEST(WaitingLine, one_that_takes_is_passed_as_often_as_one_that_waits) {
+  Scripted s({ByteCount(100), ByteCount(100)});
+  const AccountIndex a = s.open(), b = s.open();
+  const auto held = s.ask(a, 100);
+  const auto large = s.ask(a, 60);
+  s.all.at(large).takes = true;
+  s.end(held);
+  EXPECT_EQ(s.tries, 1u);
+  EXPECT_EQ(s.line.count(), 1u);
+  std::uint32_t passed = 0;
+  for (int i = 0; i < 100; ++i) {
+    const auto small = s.ask(i % 2 == 0 ? a : b, 10);
+    if (!s.admitted(small)) break;
+    s.end(small);
+    ++passed;
+  }
+  EXPECT_EQ(passed, limits::kPasses);
+  EXPECT_EQ(s.tries, 1u) << "it is not tried while it takes";
+  s.taken(large, false);
+  EXPECT_EQ(s.tries, 2u) << "it is the first to be tried again";
+  EXPECT_EQ(s.line.count(), 2u);
+  s.taken(large, true);
+  EXPECT_EQ(s.line.count(), 0u) << "who waited for it is served";
+  EXPECT_EQ(s.order.back(), s.last);
+}
+
+TEST(WaitingLine, one_that_takes_may_leave) {
+  Scripted s({ByteCount(100), ByteCount(100)});
+  const AccountIndex a = s.open();
+  const auto held = s.ask(a, 100);
+  const auto one = s.ask(a, 60), two = s.ask(a, 90);
+  s.all.at(one).takes = true;
+  s.end(held);
+  EXPECT_EQ(s.line.count(), 2u);
+  s.line.leave(s.all.at(one).place);
+  s.end(one);
+  EXPECT_TRUE(s.admitted(two));
+  EXPECT_EQ(s.line.count(), 0u);
 }
 
 TEST(WaitingLine, where_all_is_full_one_reserves_and_nobody_passes_any_more) {

@@ -25,19 +25,20 @@ constexpr std::array kImageEvents = {"lend",      "load", "seal",   "gone",  "la
                                      "load_fail", "drop", "unheld", "evict", "close"};
 constexpr std::array kLoadStates = {"queued", "submitted", "ended"};
 constexpr std::array kLoadEvents = {"accept", "gone", "abandon", "landed", "failed"};
-constexpr std::array kLeaseStates = {"collecting", "waiting", "loading", "ready",
-                                     "consuming",  "missed",  "retired"};
+constexpr std::array kLeaseStates = {"collecting", "waiting",   "taking", "loading",
+                                     "ready",      "consuming", "missed", "retired"};
 constexpr std::array kLeaseEvents = {"part",       "last_part", "last_loading", "last_empty",
-                                     "last_waits", "landed",    "landed_empty", "same_list",
-                                     "new_list",   "consume",   "consume_last", "release",
-                                     "cancel",     "expire",    "told"};
+                                     "last_waits", "takes",     "landed",       "landed_empty",
+                                     "same_list",  "new_list",  "consume",      "consume_last",
+                                     "release",    "cancel",    "expire",       "told"};
 constexpr std::array kRestoreStates = {"submitted", "awaiting", "pinned", "granted",
                                        "claimed",   "orphaned", "ended"};
 constexpr std::array kRestoreEvents = {"await",    "pin",  "give_up",  "nothing",    "bank_full", "grant",
                                        "verified", "fail", "withdraw", "claim_seen", "lost",      "detach"};
-constexpr std::array kRecoveryStates = {"collecting", "waiting", "loading", "ready", "missed", "retired"};
-constexpr std::array kRecoveryEvents = {"part",      "in_memory", "loads", "no_room", "landed", "fail",
-                                        "same_list", "emptied",   "told",  "cancel",  "expire"};
+constexpr std::array kRecoveryStates = {"collecting", "waiting", "taking", "loading",
+                                        "ready",      "missed",  "retired"};
+constexpr std::array kRecoveryEvents = {"part", "in_memory", "loads",   "takes", "no_room", "landed",
+                                        "fail", "same_list", "emptied", "told",  "cancel",  "expire"};
 constexpr std::array kInterestStates = {"collecting", "acquiring", "acquired", "missed",
                                         "claimed",    "ended",     "closed"};
 constexpr std::array kInterestEvents = {"part",  "loads",  "ready", "miss", "newer",
@@ -113,22 +114,23 @@ struct Met {
   const char* state;
 };
 constexpr Met kMet[] = {
-    {"session", "open"},       {"session", "stalled"},     {"session", "closing"},
-    {"publish", "waiting"},    {"publish", "reserved"},    {"publish", "granted"},
-    {"publish", "claimed"},    {"publish", "orphaned"},    {"restore", "awaiting"},
-    {"restore", "pinned"},     {"restore", "granted"},     {"restore", "claimed"},
-    {"restore", "orphaned"},   {"image", "lent"},          {"image", "sealed"},
-    {"image", "dropped"},      {"image", "loading"},       {"image", "load_failed"},
-    {"load", "queued"},        {"load", "submitted"},      {"lease", "collecting"},
-    {"lease", "waiting"},      {"lease", "loading"},       {"lease", "ready"},
-    {"lease", "consuming"},    {"lease", "missed"},        {"recovery", "collecting"},
-    {"recovery", "waiting"},   {"recovery", "loading"},    {"recovery", "ready"},
-    {"recovery", "missed"},    {"retire", "grants"},       {"interest", "collecting"},
-    {"interest", "acquiring"}, {"interest", "acquired"},   {"interest", "claimed"},
-    {"retire", "claims"},      {"retire", "device"},       {"record", "reserved"},
-    {"record", "preparing"},   {"record", "granted"},      {"record", "active"},
-    {"record", "drained"},     {"record", "reaped"},       {"record", "failed"},
-    {"record", "revoked"},     {"record", "acknowledged"},
+    {"session", "open"},        {"session", "stalled"},     {"session", "closing"},
+    {"publish", "waiting"},     {"publish", "reserved"},    {"publish", "granted"},
+    {"publish", "claimed"},     {"publish", "orphaned"},    {"restore", "awaiting"},
+    {"restore", "pinned"},      {"restore", "granted"},     {"restore", "claimed"},
+    {"restore", "orphaned"},    {"image", "lent"},          {"image", "sealed"},
+    {"image", "dropped"},       {"image", "loading"},       {"image", "load_failed"},
+    {"load", "queued"},         {"load", "submitted"},      {"lease", "collecting"},
+    {"lease", "waiting"},       {"lease", "taking"},        {"lease", "loading"},
+    {"lease", "ready"},         {"lease", "consuming"},     {"lease", "missed"},
+    {"recovery", "collecting"}, {"recovery", "waiting"},    {"recovery", "taking"},
+    {"recovery", "loading"},    {"recovery", "ready"},      {"recovery", "missed"},
+    {"retire", "grants"},       {"interest", "collecting"}, {"interest", "acquiring"},
+    {"interest", "acquired"},   {"interest", "claimed"},    {"retire", "claims"},
+    {"retire", "device"},       {"record", "reserved"},     {"record", "preparing"},
+    {"record", "granted"},      {"record", "active"},       {"record", "drained"},
+    {"record", "reaped"},       {"record", "failed"},       {"record", "revoked"},
+    {"record", "acknowledged"},
 };
 // Who meets a state: faults, by their kinds, and retirements, by their states.
 constexpr std::size_t kMeeters = kActionKinds + kRetireStates.size();
