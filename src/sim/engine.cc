@@ -133,6 +133,10 @@ bool Engine::schedules() {
   return scheduler().alive();
 }
 
+Epoch Engine::session() {
+  return scheduler().epoch();
+}
+
 bool Engine::idle() const {
   const auto all = processes();
   return std::all_of(all.begin(), all.end(), [](const Process* p) { return !p->alive() || p->idle(); });

@@ -78,6 +78,7 @@ class Engine {
   GroupId group_id(std::size_t place) const { return group(place).id; }
   bool whole() const { return !broken_; }  // no process of it has died
   bool schedules();                        // its scheduler lives
+  Epoch session();                         // of the scheduler
   void carry(const wire::Buffer& frame, Process::Reply reply);
   // All blocks of a lease, on each of the ranks; `ended` once a rank, unless the engine dies.
   void restore_claimed(const Claimed& what, const RankEnded& ended);

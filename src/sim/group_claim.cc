@@ -52,7 +52,7 @@ GroupClaim::GroupClaim(World& world, InterestId id, std::vector<Engine*> engines
   for (std::uint64_t seat = 0; seat < engines.size(); ++seat) {
     Engine* engine = engines[seat];
     const InterestId interest(id.value + (seat << 32));  // as the coordinator names them
-    members_.push_back({engine, engine->generation(), interest, {}, {}, {}, {}});
+    members_.push_back({engine, engine->generation(), engine->session(), interest, {}, {}, {}, {}});
     members_.back().ranks.resize(engine->ranks());
   }
   times_.wait = milliseconds(random_.one_of<std::int64_t>({20, 500, 2000}));
@@ -247,10 +247,12 @@ void GroupClaim::check_acquired(Member& member, const wire::InterestReply& reply
     fail("a claim of " + std::to_string(reply.blocks) + " blocks leases " + std::to_string(leased));
 }
 
-// Whatever the attempt was, nothing of it is there any more.
+// Whatever the attempt was, nothing of it is there any more: the session knows which ids were closed. A
+// later one does not, and may have taken a late frame for a new interest.
 void GroupClaim::check_closed(std::uint32_t seat) {
   const Member& member = members_[seat];
-  if (!there(member) || member.operation.value == 0) return;
+  if (!there(member) || member.engine->session() != member.session) return;
+  if (member.operation.value == 0) return;
   wire::Buffer frame;
   wire::encode(wire::InterestCall{{member.engine->instance(), member.interest, member.operation}, {}}, frame);
   member.engine->carry(frame, [self = shared_from_this()](const Result<wire::Buffer>& answer) {

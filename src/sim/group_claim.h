@@ -50,6 +50,7 @@ class GroupClaim : public std::enable_shared_from_this<GroupClaim> {
   struct Member {
     Engine* engine = nullptr;
     std::uint32_t generation = 0;
+    Epoch session;  // as it was when the claim began
     InterestId interest;
     InterestOperation operation;  // the newest that was heard of, and since when it acquires
     TimePoint since;
