@@ -167,7 +167,8 @@ class _Status:
 class SaveStatus(_Status):
     """Of a save. Of one that is done and a success, the blocks that were given are these: `blocks`
     were copied, `resident` are there already or another publisher saves them, `dropped` found no
-    memory - message says why; save them again if they count."""
+    memory - message says why; save them again if they count. An early Manager counts dropped ones as
+    resident."""
 
     resident: int = 0
     dropped: int = 0

@@ -303,6 +303,7 @@ TEST(KeeperStore, ReadyLeaveAndSuccession) {
   store->ready();
   bed.work();
   EXPECT_TRUE(bed.shelf().ready());
+  EXPECT_EQ(bed.shelf().manager(), static_cast<std::uint32_t>(::getpid()));
   const auto leave = bytes_of(message_of(KeeperVerb::kLeave));
   ASSERT_GT(send_with_fd(bed.end().get(), leave, -1), 0);
   store->poll();

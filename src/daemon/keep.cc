@@ -219,8 +219,11 @@ bool Keep::put(const std::string& name, const UniqueFd& fd) {
 
 bool Keep::offer(const mem::SlabInfo& slab, const UniqueFd& memory) {
   if (stored_.contains(slab.id)) return true;  // of an earlier life
-  offered_ = true;
-  if (!put(name_of(kSlab, slab.id.value), memory)) return false;
+  if (!put(name_of(kSlab, slab.id.value), memory)) {
+    lacking_.insert(slab.id);
+    return false;
+  }
+  lacking_.erase(slab.id);
   stored_.insert(slab.id);
   table_->put_slab(slab.slot, {slab.id, slab.bytes, slab.huge, slab.node, mem::KeptSlabState::kLive});
   return true;
@@ -228,6 +231,7 @@ bool Keep::offer(const mem::SlabInfo& slab, const UniqueFd& memory) {
 
 void Keep::abandon(const mem::KeptRetired& slab) {
   table_->put_retired(slab);
+  lacking_.erase(slab.name);
   if (stored_.erase(slab.name) > 0)
     going_.emplace(slab.name, store_->remove(name_of(kSlab, slab.name.value)));
 }
@@ -260,7 +264,10 @@ void Keep::poll() {
     ++not_kept_;
     if (name == table_name()) table_stored_ = false;
     std::vector<std::uint64_t> slab;
-    if (parse(name, kSlab, slab, 1)) stored_.erase(SlabId(static_cast<std::uint32_t>(slab[0])));
+    if (parse(name, kSlab, slab, 1)) {
+      const SlabId id(static_cast<std::uint32_t>(slab[0]));
+      if (stored_.erase(id) > 0) lacking_.insert(id);  // else it is abandoned by now
+    }
     if (!std::exchange(said_not_kept_, true))
       ORBITKV_WARN("not all will outlive this process: the %s is full, and did not take %s", store_->kind(),
                    name.c_str());
@@ -289,9 +296,9 @@ void Keep::store_table_again() {
   table_stored_ = store_->put(table_name(), table_->memory()).ok();
 }
 
-// The table, and a slab that it speaks of, if there is one.
+// The table, and a slab that it speaks of, if there is one. Where all have retired nothing is missing.
 bool Keep::all_stored() const {
-  return table_stored_ && (!offered_ || !stored_.empty());
+  return table_stored_ && (lacking_.empty() || !stored_.empty());
 }
 
 Status Keep::may_succeed() const {

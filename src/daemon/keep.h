@@ -100,7 +100,7 @@ class Keep {
   struct View {
     const char* kind = "";
     bool alive = false;
-    bool stored = false;         // the table, and some slab: else the next life starts cold
+    bool stored = false;         // the table, and a slab if any stands: else the next life starts cold
     std::uint64_t blocks = 0;    // adopted at the start
     std::size_t old_grants = 0;  // whose end is not known yet
     std::uint64_t not_kept = 0;  // descriptors that the store did not take
@@ -149,7 +149,6 @@ class Keep {
   std::uint64_t number_ = 0;  // of this life's table
   std::optional<mem::KeptTable> table_;
   bool table_stored_ = false;
-  bool offered_ = false;   // a slab of this life
   TimePoint table_again_;  // is put then
   std::optional<OldGrants> old_grants_;
   StallWatch::Options stalls_;
@@ -158,7 +157,8 @@ class Keep {
   mem::DeviceFiles locked_;
   std::optional<std::uint64_t> refused_;  // for want of memory, as of the last look
   std::map<SlabId, FdStore::Ticket> going_;
-  std::set<SlabId> stored_;  // slabs
+  std::set<SlabId> stored_;   // slabs
+  std::set<SlabId> lacking_;  // slabs that were refused, and are not abandoned
   std::optional<std::uint32_t> wanted_, noted_;
   std::uint64_t blocks_ = 0, not_kept_ = 0;
   bool said_not_kept_ = false;

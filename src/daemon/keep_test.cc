@@ -150,6 +150,19 @@ TEST(Keep, WithoutAnySlabInTheStoreASuccessorWouldStartCold) {
   EXPECT_TRUE(second.keep.may_succeed().ok());
 }
 
+// Its bytes are what the next life goes on with.
+TEST(Keep, WhereTheLastSlabIsGoneNothingIsMissing) {
+  for (const char* refuses : {"", "slab-"}) {
+    Shelves shelves;
+    shelves.refuses = refuses;
+    Life life(shelves);
+    EXPECT_EQ(life.keep.view().stored, *refuses == 0);
+    life.keep.abandon({SlabId(0), 2 * kMiB});
+    EXPECT_TRUE(life.keep.view().stored) << refuses;
+    EXPECT_TRUE(life.keep.may_succeed().ok()) << refuses;
+  }
+}
+
 TEST(Keep, AColdStartLetsGoOfEverything) {
   Shelves shelves;
   {

@@ -203,6 +203,7 @@ void Keeper::take_signals() {
 
 void Keeper::stop(int signal) {
   stopping_ = true;
+  if (asking_ > 0) ::kill(asking_, SIGTERM);
   if (child_ > 0) {
     ::kill(child_, signal);
   } else {
@@ -239,6 +240,18 @@ void Keeper::become_upgrade() {
   ::_exit(kExitCannotRun);
 }
 
+// It says itself what comes of it, but where it is none: what serves may be the interpreter of a script.
+void Keeper::upgrade_ended(int status) {
+  if (stopping_) return;
+  const bool asked =
+      WIFEXITED(status) && (WEXITSTATUS(status) == kExitDone || WEXITSTATUS(status) == kExitFailed);
+  if (asked) return;
+  if (WIFSIGNALED(status)) return ORBITKV_WARN("SIGHUP: the upgrade ended by signal %d", WTERMSIG(status));
+  ORBITKV_WARN("SIGHUP: what serves cannot upgrade itself (exit status %d): it is asked to make place",
+               WEXITSTATUS(status));
+  ask_to_leave();
+}
+
 void Keeper::ask_to_leave() {
   if (child_ <= 0 || stopping_) return;
   KeeperMessage message;
@@ -264,12 +277,19 @@ bool Keeper::take_message() {
   if (shelf_->ready() && !std::exchange(ready_, true)) {
     if (ended_ > 0) ORBITKV_INFO("the Manager serves again");
     lives_.serves();
-    const std::string image = "/proc/" + std::to_string(child_) + "/exe";
-    serving_ = UniqueFd(::open(image.c_str(), O_PATH | O_CLOEXEC));
+    serving_ = served_image();
   }
   has_unsent_ = unsent_.send;
   if (has_unsent_) send_answer();
   return true;
+}
+
+// None where the child is a wrapper: its image is a shell, or another tool.
+UniqueFd Keeper::served_image() const {
+  const bool is_child = shelf_->manager() == 0 || static_cast<pid_t>(shelf_->manager()) == child_;
+  if (!is_child) return {};
+  const std::string image = "/proc/" + std::to_string(child_) + "/exe";
+  return UniqueFd(::open(image.c_str(), O_PATH | O_CLOEXEC));
 }
 
 void Keeper::send_answer() {
@@ -282,7 +302,10 @@ void Keeper::send_answer() {
 
 void Keeper::reap() {
   int status = 0;
-  if (asking_ > 0 && ::waitpid(asking_, &status, WNOHANG) == asking_) asking_ = -1;
+  if (asking_ > 0 && ::waitpid(asking_, &status, WNOHANG) == asking_) {
+    asking_ = -1;
+    upgrade_ended(status);
+  }
   while (child_ > 0 && ::waitpid(child_, &status, WNOHANG) == child_) {
     // What it said last counts; nobody waits for answers.
     do has_unsent_ = false;

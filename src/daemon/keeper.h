@@ -47,8 +47,10 @@ class Keeper {
   void let_go(const char* why);
   void upgrade();
   [[noreturn]] void become_upgrade();
+  void upgrade_ended(int status);
   void ask_to_leave();
   bool take_message();
+  UniqueFd served_image() const;
   void send_answer();
   void reap();
   void child_ended(int status);

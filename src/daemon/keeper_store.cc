@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -142,6 +143,7 @@ bool KeeperStore::leave_asked() {
 void KeeperStore::ready() {
   KeeperMessage message;
   message.verb = KeeperVerb::kReady;
+  message.value = static_cast<std::uint32_t>(::getpid());
   post(message);
 }
 

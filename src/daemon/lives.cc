@@ -97,7 +97,7 @@ Lives::Decision Lives::decide(const End& end, bool asked, LifeStart was) {
   if (!ever_ready_ && WIFEXITED(end.status))
     return {.next = Next::kEnd, .exit_code = WEXITSTATUS(end.status)};
   if (exited_with(end.status, kExitTryAgain)) return try_again(end, was);
-  if (exited_with(end.status, kExitCannotKeep) && !last_good_.empty()) return cannot_keep();
+  if (exited_with(end.status, kExitCannotKeep) && !last_good_.empty()) return cannot_keep(was);
   const bool killed = WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGKILL;
   if (killed && end.oom) return out_of_memory(end);
   if (!end.ready || (!killed && end.lived < kEndedAtOnce)) return failed(end);
@@ -122,11 +122,13 @@ Lives::Decision Lives::try_again(const End& end, LifeStart was) {
   return {.backoff = backoff(agains_), .why = "the Manager cannot start now: it is tried again"};
 }
 
-Lives::Decision Lives::cannot_keep() {
+Lives::Decision Lives::cannot_keep(LifeStart was) {
   if (++failures_ >= kTries) return give_up();
-  Decision out{.why = named(program_) + " cannot go on with what is kept: back to " + named(last_good_) +
-                      "; orbitkv upgrade --cold gives up what is kept",
-               .came = LifeCame::kBack};
+  const char* const remedy =
+      was == LifeStart::kSuccessor ? "; orbitkv upgrade --cold gives up what is kept" : "";
+  Decision out{
+      .why = named(program_) + " cannot go on with what is kept: back to " + named(last_good_) + remedy,
+      .came = LifeCame::kBack};
   // The first one was told that it could say so.
   if (failures_ > 1) out.backoff = backoff(failures_ - 1);
   program_ = last_good_;

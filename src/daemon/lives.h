@@ -78,7 +78,7 @@ class Lives {
   Decision decide(const End& end, bool asked, LifeStart was);
   Decision made_place(bool asked);
   Decision try_again(const End& end, LifeStart was);
-  Decision cannot_keep();
+  Decision cannot_keep(LifeStart was);
   static Decision give_up();
   Decision out_of_memory(const End& end);
   Decision failed(const End& end);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <string>
 
 #include "daemon/exits.h"
 
@@ -122,6 +123,17 @@ TEST(Lives, OneThatCannotKeepCostsNothing) {
   EXPECT_FALSE(next.clear);
   EXPECT_STREQ(bed.lives.program(), "/bin/one");
   EXPECT_EQ(bed.lives.begins_as(), LifeStart::kAny);
+}
+
+// Who gave --cold is not told to.
+TEST(Lives, TheRemedyIsNamedWhereItWasNotTaken) {
+  for (const bool cold : {false, true}) {
+    Bed bed;
+    bed.upgrade("/bin/two", cold);
+    const std::string why = bed.started(exited(kExitCannotKeep)).why;
+    EXPECT_NE(why.find("back to /bin/one"), std::string::npos) << why;
+    EXPECT_EQ(why.find("--cold") == std::string::npos, cold) << why;
+  }
 }
 
 // What stands at the path by then is the one that cannot, so the one before has no path any more.

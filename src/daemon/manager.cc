@@ -50,7 +50,8 @@ Status Manager::start() {
   ORBITKV_RETURN_IF_ERROR(watch_signals());
   if (options_.keeping != ServeOptions::Keeping::kNothing) ORBITKV_RETURN_IF_ERROR(watch_reload());
   const bool kept = options_.keeping == ServeOptions::Keeping::kKeeper;
-  const auto keeper = kept ? std::optional<int>(::getppid()) : std::nullopt;
+  std::optional<int> keeper;
+  if (kept) keeper = options_.keeper != 0 ? options_.keeper : shm::path_claimed_by(options_.socket);
   ORBITKV_ASSIGN_OR_RETURN(auto listener, shm::Listener::open(options_.socket, keeper));
   listener_ = std::make_unique<shm::Listener>(std::move(listener));
   ORBITKV_RETURN_IF_ERROR(open_ssd());

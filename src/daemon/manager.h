@@ -41,6 +41,7 @@ struct ServeOptions {
   // What outlives the process: nothing, what the keeper at keeper_fd holds, or what systemd does.
   enum class Keeping : std::uint8_t { kNothing, kKeeper, kSystemd } keeping = Keeping::kNothing;
   int keeper_fd = -1;
+  int keeper = 0;                     // its process; 0: it is of another PID namespace
   LifeStart start = LifeStart::kAny;  // what the keeper says
   std::string came, why_came;         // likewise: how this life came to be, for the status
 };
@@ -112,6 +113,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   Status watch_keep();
   void poll_keep();
   void tick_keep();
+  bool has_only_others_memory() const;
   Status make_pool();
   bool turn_away(Duration time);
   void turn_away_one(int ms);

@@ -8,6 +8,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "daemon/keeper_store.h"
 #include "daemon/manager.h"
 #include "daemon/systemd_store.h"
@@ -83,7 +84,13 @@ Status Manager::watch_keep() {
   });
 }
 
-// The memory that a cold start needs may still be mapped by engines of the Manager before.
+// None of what is kept is there to serve from.
+bool Manager::has_only_others_memory() const {
+  if (found_ == Keep::Found::kLetGo) return true;
+  return keep_ && keep_->pool() != nullptr && keep_->pool()->slabs.empty();
+}
+
+// The memory that such a start needs may still be mapped by engines of the Manager before.
 Status Manager::make_pool() {
   const TimePoint deadline = monotonic_now() + kMemoryWithin;
   for (bool said = false;;) {
@@ -94,7 +101,7 @@ Status Manager::make_pool() {
       pool_ = std::move(*made);
       return ok_status();
     }
-    const bool waits = made.error().code() == Code::kBusy && found_ == Keep::Found::kLetGo;
+    const bool waits = made.error().code() == Code::kBusy && has_only_others_memory();
     if (!waits || monotonic_now() > deadline) return made.error();
     if (!std::exchange(said, true))
       ORBITKV_WARN("%s: waiting until engines have let go of the memory of the Manager before",
@@ -130,7 +137,7 @@ void Manager::turn_away_one(int ms) {
   if (!accepted.ok() || !accepted->has_value()) return;
   shm::Socket socket = std::move(**accepted);
   if (!shm::authenticate_peer(socket).ok() || !socket.receive_within(ms).ok()) return;
-  refuse(socket, recompute("a cold start: this Manager waits for the memory of the one before"));
+  refuse(socket, recompute("this Manager waits for the memory of the one before, of which no block is left"));
 }
 
 void Manager::poll_keep() {
@@ -166,7 +173,8 @@ void Manager::answer_succession(const Status& status) {
   if (!status.ok()) return answer(status.error());
   if (draining_) return answer(reject("the Manager stops already"));
   leave();
-  answer(std::string(R"({"upgrading":true})"));
+  answer(format_text(R"({"upgrading":true,"incarnation":"%016llx"})",
+                     static_cast<unsigned long long>(incarnation_.value)));
 }
 
 // systemd's reload: nobody waits for an answer.

@@ -60,6 +60,7 @@ Shelf::Answer Shelf::handle(std::span<const std::byte> bytes, UniqueFd fd) {
       break;
     case KeeperVerb::kReady:
       ready_ = true;
+      manager_ = in->value;
       answer.send = false;
       break;
     case KeeperVerb::kReply:

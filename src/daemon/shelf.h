@@ -34,6 +34,7 @@ class Shelf {
   // ---- what it was told, until the next life begins ----
   bool took() const { return took_; }  // it has asked for what is kept
   bool ready() const { return ready_; }
+  std::uint32_t manager() const { return manager_; }  // the process that is ready; 0: it did not say
   bool succession() const { return succession_; }
   std::string_view successor() const { return {successor_.data(), successor_bytes_}; }
   bool cold() const { return cold_; }  // the successor need not go on with what is kept
@@ -55,6 +56,7 @@ class Shelf {
   std::uint32_t most_;
   std::uint32_t count_ = 0;
   std::array<Place, limits::kKeptDescriptors + kKeeperTablePlaces> places_;  // the first count_ are taken
+  std::uint32_t manager_ = 0;
   bool took_ = false, ready_ = false, succession_ = false, cold_ = false;
   std::array<char, kKeeperPathBytes> successor_{};
   std::size_t successor_bytes_ = 0;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "mem/kept_layout.h"
 
 namespace orbitkv::mem {
@@ -202,6 +203,8 @@ void KeptTable::put_retired(const KeptRetired& slab) {
     w[0].store(retired_seal(place), std::memory_order_release);
     return;
   }
+  ORBITKV_WARN("slab %u retires beyond the %u that are written down: the next Manager counts it as free",
+               slab.name.value, static_cast<unsigned>(limits::kKeptRetired));
 }
 
 void KeptTable::drop_retired(SlabId name) {

@@ -293,6 +293,15 @@ TEST_F(SocketPath, AKeeperClaimsItWithoutAManager) {
   EXPECT_TRUE(Listener::open(path).ok());
 }
 
+TEST_F(SocketPath, OneOfWhichNoClaimCanBeToldIsNotTaken) {
+  ASSERT_TRUE(claim_path(path).ok());
+  const std::string claim = path + ".keeper";
+  ASSERT_EQ(::unlink(claim.c_str()), 0);
+  ASSERT_EQ(::symlink("/dev/null", claim.c_str()), 0);
+  EXPECT_NE(refusal().find("cannot be told from " + claim), std::string::npos) << refusal();
+  EXPECT_EQ(path_claimed_by(path), std::nullopt);
+}
+
 TEST_F(SocketPath, AStaleSocketIsReplaced) {
   const int status = in_child([&] {
     static std::optional<Result<Listener>> listener;

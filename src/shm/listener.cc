@@ -173,19 +173,31 @@ Result<UniqueFd> claim_path(const std::string& path) {
               path + "; stop it or choose another --bootstrap-socket");
 }
 
-std::optional<int> path_claimed_by(const std::string& path) {
-  const UniqueFd claim(::open(claim_of(path).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+namespace {
+// Who claims it; an error: that cannot be told.
+Result<std::optional<int>> claimant(const std::string& path) {
+  const std::string name = claim_of(path);
+  const UniqueFd claim(::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!claim.valid() && errno == ENOENT) return std::optional<int>();
   struct flock lock = whole_file();
-  if (!claim.valid() || ::fcntl(claim.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type == F_UNLCK)
-    return std::nullopt;
-  return std::atoi(read_pid(claim).c_str());
+  if (!claim.valid() || ::fcntl(claim.get(), F_OFD_GETLK, &lock) != 0)
+    return errno_error("whether a keeper has the socket's path cannot be told from " + name);
+  if (lock.l_type == F_UNLCK) return std::optional<int>();
+  return std::optional<int>(std::atoi(read_pid(claim).c_str()));
+}
+}  // namespace
+
+std::optional<int> path_claimed_by(const std::string& path) {
+  const auto claimed = claimant(path);
+  return claimed.ok() ? *claimed : std::nullopt;
 }
 
 Result<Listener> Listener::open(const std::string& path, std::optional<int> keeper) {
   ORBITKV_RETURN_IF_ERROR(check_path(path));
-  if (const auto claimed = path_claimed_by(path); claimed && claimed != keeper)
-    return busy("the Managers at " + path + " are started by a keeper (orbitkv serve --keep, pid " +
-                std::to_string(*claimed) +
+  ORBITKV_ASSIGN_OR_RETURN(const auto claimed, claimant(path));
+  if (claimed && claimed != keeper)
+    return busy("the Managers at " + path + " are started by a keeper (orbitkv serve --keep" +
+                (*claimed > 0 ? ", pid " + std::to_string(*claimed) : "") +
                 "), which keeps the blocks of the last one; stop it or choose another --bootstrap-socket");
   Listener listener;
   ORBITKV_ASSIGN_OR_RETURN(listener.lock_, take_lock(path));

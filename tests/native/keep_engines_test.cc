@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -109,6 +111,34 @@ TEST(KeepEngines, WhatAStoppedEngineMapsCountsWhereTheLastSlabRetired) {
   stopped.signal(SIGKILL);
   ASSERT_TRUE(stopped.ended_within());
   EXPECT_EQ(kept.manager().settle("pool.retired", 0), 0u);
+  EXPECT_EQ(kept.manager().settle("pool.capacity", bytes), bytes) << kept.manager().log();
+}
+
+TEST(KeepEngines, WhereTheLastSlabRetiredASuccessorGoesOnAndWaitsForMemory) {
+  const Directory directory;
+  Kept kept;
+  const std::uint64_t bytes = kept.manager().status()["pool.capacity"];
+  Process stopped = stopped_in(kept, "save", 1);
+  for (const std::uint64_t n : {1, 2}) {
+    auto dies =
+        start_helper({"engine", "socket=" + kept.manager().socket(), "instance=" + std::to_string(8 + n)},
+                     "client_mid_copy:kill:1");
+    ASSERT_EQ(dies.line(), "ready ");
+    dies.say("save 0 77000 12");
+    ASSERT_TRUE(dies.ended_within());
+    ASSERT_EQ(kept.manager().settle("pool.retired", n * bytes), n * bytes) << kept.manager().log();
+    ASSERT_EQ(kept.manager().settle("pool.capacity", bytes * (2 - n)), bytes * (2 - n));
+  }
+  EXPECT_NE(kept.manager().try_status()->find("\"stored\":true"), std::string::npos);
+  const std::string path = directory.path() + "/orbitkv";
+  std::ofstream(path) << "#!/bin/sh\nORBITKV_FAULT=manager_no_memory:fail:1 exec " << orbitkv_binary()
+                      << " \"$@\"\n";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  EXPECT_EQ(kept.upgrade({"--binary", path}), 0) << kept.said();
+  EXPECT_EQ(kept.manager().status()["pool.retired"], 2 * bytes);
+  EXPECT_NE(kept.manager().log().find("waiting until engines have let go"), std::string::npos);
+  stopped.signal(SIGKILL);
+  ASSERT_TRUE(stopped.ended_within());
   EXPECT_EQ(kept.manager().settle("pool.capacity", bytes), bytes) << kept.manager().log();
 }
 

@@ -18,6 +18,8 @@
 
 namespace orbitkv::test {
 
+constexpr int kUpgradedWithinMs = 150'000;  // longer than the command waits for anything
+
 // A keeper and its Manager; both go with it.
 class Kept {
  public:
@@ -54,7 +56,7 @@ class Kept {
     std::vector<std::string> command = {orbitkv_binary(), "upgrade", "--bootstrap-socket", manager_.socket()};
     command.insert(command.end(), more.begin(), more.end());
     Process process(command, {{}, said_in(), 0});
-    const auto status = process.ended_within();
+    const auto status = process.ended_within(kUpgradedWithinMs);
     return status && WIFEXITED(*status) ? WEXITSTATUS(*status) : -1;
   }
   // All upgrades, on stderr.

@@ -89,12 +89,75 @@ TEST_F(Upgrade, ABinaryThatDoesNotServeIsGivenUpAndForgotten) {
   const std::string bad = script(directory, "exit 1");
   EXPECT_EQ(kept.upgrade({"--binary", bad}), 1);
   EXPECT_NE(kept.said().find("does not serve (exit status 1): back to"), std::string::npos) << kept.said();
+  EXPECT_NE(kept.said().find("serves again, with 48 blocks taken over"), std::string::npos) << kept.said();
   expect_next_life(kBlocks);
   EXPECT_TRUE(says(kept, "does not serve"));
   // What stands at the path of the running one is not the bad one.
   incarnation = engine.client().health().incarnation;
   kept.keeper().signal(SIGHUP);
   expect_next_life(kBlocks);
+}
+
+// A tracer, a profiler or a shell: the Manager is no child of its keeper.
+TEST_F(Upgrade, OneBehindAWrapperServesAndIsUpgraded) {
+  const std::string wrapper = script(directory, orbitkv_binary() + " \"$@\"\nexit $?");
+  ASSERT_EQ(kept.upgrade({"--binary", wrapper}), 0) << kept.said();
+  expect_next_life(kBlocks);
+  EXPECT_EQ(kept.manager().status()["kept.keeper"], static_cast<std::uint64_t>(kept.keeper().pid()));
+  incarnation = engine.client().health().incarnation;
+  kept.keeper().signal(SIGHUP);
+  expect_next_life(kBlocks);
+  // Its image, a shell's, is none to go back to.
+  script(directory, "exit 1");
+  incarnation = engine.client().health().incarnation;
+  EXPECT_EQ(kept.upgrade(), 1);
+  expect_next_life(kBlocks);
+}
+
+// A keeper of an earlier version claims nothing; nor does one whose file somebody has removed.
+TEST_F(Upgrade, WhereNoClaimIsHeldTheGapIsNoEnd) {
+  ASSERT_TRUE(std::filesystem::remove(kept.manager().socket() + ".keeper"));
+  const std::string slow = script(directory, "sleep 0.3; exec " + orbitkv_binary() + " \"$@\"");
+  EXPECT_EQ(kept.upgrade({"--binary", slow}), 0) << kept.said();
+  expect_next_life(kBlocks);
+}
+
+TEST_F(Upgrade, OneThatDoesNotSayHowItCameIsToldOfAsThat) {
+  const std::string path = script(directory, "unset ORBITKV_LIFE_CAME; exec " + orbitkv_binary() + " \"$@\"");
+  EXPECT_EQ(kept.upgrade({"--binary", path}), 0) << kept.said();
+  const std::string answer = directory.path() + "/answer";
+  Process asks({"/bin/sh", "-c", "exec \"$@\" >&2", "sh", orbitkv_binary(), "upgrade", "--json", "--binary",
+                path, "--bootstrap-socket", kept.manager().socket()},
+               {{}, answer, 0});
+  EXPECT_EQ(asks.ended_within(kUpgradedWithinMs), 0);
+  std::ifstream file(answer);
+  const std::string said{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(said.find("\"upgraded\":null"), said.npos) << said;
+}
+
+// Whoever serves by then may be the successor that another one asked for.
+TEST_F(Upgrade, AFailureIsToldOfWhereAnotherUpgradeCameBetween) {
+  const std::string path = directory.path() + "/slow", asked = path + "-asked", go = path + "-go";
+  std::ofstream(path) << "#!/bin/sh\ncase \"$*\" in *--can-keep*) :> " << asked << "; while [ ! -e " << go
+                      << " ]; do sleep 0.02; done; exec " << orbitkv_binary() << " \"$@\";; esac\nexit 1\n";
+  ::chmod(path.c_str(), 0700);
+  int code = 0;
+  std::thread fails([&] { code = kept.upgrade({"--binary", path}); });
+  const TimePoint deadline = monotonic_now() + milliseconds(kDoneWithinMs);
+  while (!std::filesystem::exists(asked) && monotonic_now() < deadline) ::usleep(1000);
+  EXPECT_EQ(kept.upgrade(), 0) << kept.said();
+  std::ofstream{go};
+  fails.join();
+  EXPECT_EQ(code, 1) << kept.said();
+  expect_next_life(kBlocks);
+}
+
+TEST_F(Upgrade, OneThatFollowsOnAnEndIsNoSuccessor) {
+  const std::string path =
+      script(directory, "export ORBITKV_LIFE_CAME=again; exec " + orbitkv_binary() + " \"$@\"");
+  EXPECT_EQ(kept.upgrade({"--binary", path}), 1);
+  EXPECT_NE(kept.said().find("with 48 blocks taken over, but it is not the successor"), std::string::npos)
+      << kept.said();
 }
 
 TEST_F(Upgrade, AHangupOfTheManagerIsOneToo) {
@@ -120,11 +183,35 @@ TEST(UpgradeByHangup, OneThatCannotSayWhatItCouldGoOnWithIsRefused) {
   EXPECT_NE(kept.said().find("No such file"), std::string::npos) << kept.said();
 }
 
+pid_t other_child(pid_t parent, pid_t known) {
+  const std::string id = std::to_string(parent);
+  std::ifstream children("/proc/" + id + "/task/" + id + "/children");
+  for (pid_t child = 0; children >> child;)
+    if (child != known) return child;
+  return 0;
+}
+
+TEST_F(Upgrade, AStopOfTheKeeperEndsTheUpgradeThatItAskedFor) {
+  ::kill(pid, SIGSTOP);
+  kept.keeper().signal(SIGHUP);
+  const TimePoint deadline = monotonic_now() + milliseconds(kDoneWithinMs);
+  pid_t asks = 0;
+  for (; asks == 0 && monotonic_now() < deadline; ::usleep(1000))
+    asks = other_child(kept.keeper().pid(), pid);
+  ASSERT_GT(asks, 0);
+  kept.keeper().signal(SIGTERM);
+  while (::kill(asks, 0) == 0 && monotonic_now() < deadline) ::usleep(1000);
+  ::kill(pid, SIGCONT);
+  EXPECT_TRUE(kept.keeper().ended_within());
+  EXPECT_EQ(kept.manager().log().find("orbitkv upgrade:"), std::string::npos) << kept.manager().log();
+}
+
 // Nobody else has the path in the gap, and whoever asks for something waits for the next one.
 TEST_F(Upgrade, TheGapBelongsToTheKeeper) {
   const std::string slow = script(directory, "sleep 0.5; exec " + orbitkv_binary() + " \"$@\"");
   std::thread upgrades([&] { EXPECT_EQ(kept.upgrade({"--binary", slow}), 0) << kept.said(); });
-  while (::kill(pid, 0) == 0) ::usleep(1000);
+  const TimePoint deadline = monotonic_now() + milliseconds(kUpgradedWithinMs);
+  while (::kill(pid, 0) == 0 && monotonic_now() < deadline) ::usleep(1000);
   Process other(
       {orbitkv_binary(), "serve", "--pool-size", "64MiB", "--bootstrap-socket", kept.manager().socket()},
       {{}, directory.path() + "/other.log", 0});

@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -199,6 +200,13 @@ Result<ServeOptions> check_together(const ServeFlags& flags) {
   return options;
 }
 
+// Who made the socket: a Manager behind a wrapper is no child of its keeper.
+int keeper_of(int socket) {
+  ucred maker{};
+  socklen_t size = sizeof maker;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0 ? maker.pid : 0;
+}
+
 // Who keeps what outlives the process. nullopt: this process becomes a keeper.
 Result<std::optional<ServeOptions::Keeping>> keeping(const ServeFlags& flags) {
   using Keeping = ServeOptions::Keeping;
@@ -291,6 +299,7 @@ int serve(const ServeFlags& flags, const std::vector<std::string>& arguments) {
   if (!*keeper) return keep(options->socket, arguments);
   options->keeping = **keeper;
   options->keeper_fd = flags.keeper_fd;
+  options->keeper = flags.keeper_fd >= 0 ? keeper_of(flags.keeper_fd) : 0;
   options->start = life_start_of(flags.keeper_says);
   options->came = text_of_environment(kLifeCame);
   options->why_came = text_of_environment(kLifeWhy);

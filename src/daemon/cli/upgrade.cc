@@ -28,6 +28,11 @@ constexpr useconds_t kPauseUs = 20'000;
 constexpr Duration kSaysWithin = seconds(10);
 constexpr Duration kEndsWithin = seconds(2);  // when it has said all
 constexpr std::size_t kMostSaid = 4096;
+constexpr const char* kCameAsAsked = "successor";
+
+std::string path_of(const UpgradeFlags& flags) {
+  return flags.socket.empty() ? shm::default_socket_path() : flags.socket;
+}
 
 // Its wait status; one that has not ended by then is ended.
 int ended_by(pid_t child, TimePoint deadline) {
@@ -75,7 +80,7 @@ Result<std::string> said_by(const std::string& binary) {
 
 // What the running one keeps, at which path it stands, and how it came to be.
 struct Running {
-  std::uint64_t format = 0;
+  std::uint64_t format = 0, blocks = 0;
   std::string path, incarnation, version, came, why;
   int pid = 0;
 };
@@ -86,6 +91,7 @@ Result<Running> running(const std::string& socket) {
   if (!status.contains("kept")) return reject("nothing of this Manager outlives it; start it with --keep");
   Running out;
   out.format = status["kept"].value("format", std::uint64_t{0});
+  out.blocks = status["kept"].value("blocks", std::uint64_t{0});
   out.came = status["kept"].value("came", "");
   out.why = status["kept"].value("why", "");
   out.incarnation = status.value("incarnation", "");
@@ -119,27 +125,52 @@ Status check_successor(const UpgradeFlags& flags, const Running& now) {
                             static_cast<unsigned long long>(now.format), remedy));
 }
 
-Status ask_for_place(const UpgradeFlags& flags, const Running& now) {
-  if (!flags.cold) ORBITKV_RETURN_IF_ERROR(check_successor(flags, now));
+// Whom the one that was asked for follows.
+struct Left {
+  std::string incarnation;
+  bool claimed = false;  // its keeper had claimed the path
+};
+
+Result<Left> ask_for_place(const UpgradeFlags& flags) {
+  Left left;
+  left.claimed = shm::path_claimed_by(path_of(flags)).has_value();
+  // While its binary was asked another one may have come.
+  ORBITKV_ASSIGN_OR_RETURN(const Running now, running(flags.socket));
   json request = {{"command", "upgrade"}};
   if (!flags.binary.empty()) request["binary"] = flags.binary;
   if (flags.cold) request["cold"] = true;
-  const auto answer = ask_control({flags.socket, "orbitkv upgrade", kAskMs, false}, request.dump());
-  return answer.ok() ? ok_status() : Status(answer.error());
+  ORBITKV_ASSIGN_OR_RETURN(const std::string text,
+                           ask_control({flags.socket, "orbitkv upgrade", kAskMs, false}, request.dump()));
+  const json answer = json::parse(text, nullptr, false);
+  if (answer.is_object()) left.incarnation = answer.value("incarnation", "");
+  if (left.incarnation.empty()) left.incarnation = now.incarnation;  // an earlier version does not say
+  return left;
 }
 
-// The one that serves after `before`; an error: it is not the successor.
-Result<Running> next_after(const UpgradeFlags& flags, const Running& before) {
+// That another one than the successor serves.
+Error no_successor(const Running& now) {
+  const auto blocks = static_cast<unsigned long long>(now.blocks);
+  if (now.came == "back")
+    return reject(
+        format_text("the successor does not serve; the Manager before serves again, with %llu blocks "
+                    "taken over: %s",
+                    blocks, now.why.c_str()));
+  return reject(
+      format_text("a Manager serves, with %llu blocks taken over, but it is not the successor, or "
+                  "follows on that one's end: %s",
+                  blocks, now.why.c_str()));
+}
+
+// The one that serves after it; an error: it is not the successor.
+Result<Running> next_after(const UpgradeFlags& flags, const Left& left) {
   const TimePoint end = monotonic_now() + kServesWithin;
   for (;; ::usleep(kPauseUs)) {
     const auto now = running(flags.socket);
-    if (now.ok() && now->incarnation != before.incarnation) {
-      if (now->came == "successor" || now->came.empty()) return *now;
-      return reject("the successor does not serve, and the Manager before goes on with all that was kept: " +
-                    now->why);
+    if (now.ok() && now->incarnation != left.incarnation) {
+      if (now->came == kCameAsAsked || now->came.empty()) return *now;
+      return no_successor(*now);
     }
-    const std::string path = flags.socket.empty() ? shm::default_socket_path() : flags.socket;
-    if (!now.ok() && !shm::path_claimed_by(path))
+    if (!now.ok() && left.claimed && !shm::path_claimed_by(path_of(flags)))
       return reject(
           "neither the successor nor the Manager before serves, and the keeper has ended; see the log "
           "of orbitkv serve, and start it again");
@@ -152,8 +183,9 @@ Result<Running> next_after(const UpgradeFlags& flags, const Running& before) {
 
 Result<Running> put_in_place(const UpgradeFlags& flags) {
   ORBITKV_ASSIGN_OR_RETURN(const Running before, running(flags.socket));
-  ORBITKV_RETURN_IF_ERROR(ask_for_place(flags, before));
-  return next_after(flags, before);
+  if (!flags.cold) ORBITKV_RETURN_IF_ERROR(check_successor(flags, before));
+  ORBITKV_ASSIGN_OR_RETURN(const Left left, ask_for_place(flags));
+  return next_after(flags, left);
 }
 }  // namespace
 
@@ -163,12 +195,17 @@ int upgrade(const UpgradeFlags& flags) {
     std::fprintf(stderr, "orbitkv upgrade: %s\n", now.error().message().c_str());
     return 1;
   }
+  const bool sure = now->came == kCameAsAsked;
   if (flags.json)
     std::printf("%s\n",
-                json({{"upgraded", true}, {"version", now->version}, {"pid", now->pid}}).dump().c_str());
+                json({{"upgraded", sure ? json(true) : json()}, {"version", now->version}, {"pid", now->pid}})
+                    .dump()
+                    .c_str());
   else
-    std::printf("orbitkv %s serves in the place of the one before (pid %d)\n", now->version.c_str(),
-                now->pid);
+    std::printf(
+        "orbitkv %s serves in the place of the one before (pid %d)%s\n", now->version.c_str(), now->pid,
+        sure ? ""
+             : "; it, or its keeper, is of an earlier version that does not say whether it is the successor");
   return 0;
 }
 
