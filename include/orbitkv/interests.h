@@ -43,6 +43,10 @@ class Carrier {
     static_cast<void>(participant);
     return {};
   }
+  // What came of the participant was an answer: what hindered it before is over.
+  virtual void heard(std::uint32_t participant) { static_cast<void>(participant); }
+  // Nothing comes or goes any more: a group that is stopped waits for no answer then.
+  virtual bool over() const { return false; }
 };
 // Participant i is asked through clients[i]; all outlive the carrier. A thread each.
 std::unique_ptr<Carrier> carry_over(std::vector<Client*> clients, Outcome& outcome);
@@ -116,12 +120,15 @@ class PrefixGroup {
   // kReject: no participants, more than 64, a rank that two of them have, or a time of 0.
   static std::unique_ptr<PrefixGroup> open(const Options& options, std::vector<Participant> participants,
                                            std::unique_ptr<Carrier> carrier, Outcome& outcome);
-  // stop(), and waits until all is given back: for timeout_ms at most, and a client's timeout where it
-  // carries. No call may run.
+  // finish(). No call may run.
   ~PrefixGroup();
   // Closes all. Calls that wait return at once, and every later one is refused. Any thread, like
   // those below.
   void stop();
+  // stop(), and waits until all is given back: the options' timeout_ms at most, and a client's timeout where
+  // it carries; that is where the carrier may go, too. Never within a call of the carrier's. False: not
+  // within this timeout_ms. A forked child gives nothing back, and does not wait.
+  bool finish(std::uint32_t timeout_ms = UINT32_MAX);
 
   // All participants are asked at once. kRetry: 128 claims are open.
   Outcome begin(const CommonList& list, std::uint64_t& claim);

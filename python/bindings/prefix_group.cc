@@ -4,8 +4,11 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,7 +27,10 @@ using client::Mailbox;
 // Of frames that Python threads bring to their places. Native code never calls Python.
 struct Box {
   explicit Box(std::uint32_t participants) : of(std::make_shared<Mailbox>(participants)) {}
+  using Threads = std::vector<std::thread::id>;
   std::shared_ptr<Mailbox> of;
+  // That bring its frames; with the GIL.
+  std::shared_ptr<Threads> threads = std::make_shared<Threads>();
 };
 
 std::vector<client::Participant> seats_of(nb::list participants) {
@@ -51,6 +57,7 @@ class Group {
       throw nb::value_error("one client a participant");
     std::vector<client::Participant> seats = seats_of(participants);
     const std::shared_ptr<Mailbox> mailbox = box ? box->of : nullptr;
+    if (box) carrier_ = *box;
     PrefixGroup::Options options;
     options.timeout_ms = times.first;
     options.restore_ms = times.second;
@@ -61,20 +68,30 @@ class Group {
       return outcome;
     });
   }
-  ~Group() { close(); }
+  // By a thread that brings its frames nobody can be told, so it does not wait for that.
+  ~Group() {
+    if (within_carrier()) carrier_->of->stop();
+    end(UINT32_MAX);
+  }
   Group(const Group&) = delete;
 
-  // Calls of other threads that wait end at once; whichever holds the group last ends it.
-  void close() {
-    std::shared_ptr<PrefixGroup> of = std::exchange(group_, nullptr);
+  void stop() {
+    closed_ = true;
+    const std::shared_ptr<PrefixGroup> of = group_;
     nb::gil_scoped_release release;
     if (of) of->stop();
-    of.reset();
+  }
+  // Calls of other threads that wait end at once. All that close it wait until all is given back.
+  void close(std::optional<std::uint32_t> timeout_ms) {
+    if (group_ && within_carrier())
+      check({client::Action::kReject,
+             "close() within send() or receive() of the group's carrier; close it from another thread"});
+    end(timeout_ms.value_or(UINT32_MAX));
   }
   // A close() by another thread leaves the group to the calls that run.
   template <class F>
   void call(F what) {
-    std::shared_ptr<PrefixGroup> of = group_;
+    std::shared_ptr<PrefixGroup> of = closed_ ? nullptr : group_;
     if (!of) check({client::Action::kReject, "the group is closed"});
     without_gil([&] {
       const client::Outcome outcome = what(*of);
@@ -84,8 +101,31 @@ class Group {
   }
 
  private:
+  bool within_carrier() const {
+    if (!carrier_ || carrier_->of->stopped()) return false;
+    const Box::Threads& threads = *carrier_->threads;
+    return std::find(threads.begin(), threads.end(), std::this_thread::get_id()) != threads.end();
+  }
+  void end(std::uint32_t timeout_ms) {
+    closed_ = true;
+    std::shared_ptr<PrefixGroup> of = group_;
+    if (!of) return;
+    bool finished = false;
+    {
+      nb::gil_scoped_release release;
+      finished = of->finish(timeout_ms);
+    }
+    if (!finished) return;
+    std::shared_ptr<PrefixGroup> last = std::exchange(group_, nullptr);
+    nb::gil_scoped_release release;
+    of.reset();
+    last.reset();
+  }
+
   nb::list kept_;
-  std::shared_ptr<PrefixGroup> group_;  // read and written with the GIL
+  std::optional<Box> carrier_;
+  std::shared_ptr<PrefixGroup> group_;  // this and below: read and written with the GIL
+  bool closed_ = false;
 };
 
 std::uint64_t begin(Group& self, const BlockHashes& hashes, std::uint16_t group,
@@ -150,6 +190,7 @@ void bind_mailbox(nb::module_& m) {
             participant ? self.of->hindered(*participant, std::move(why)) : self.of->hindered(std::move(why));
           },
           nb::arg("why"), nb::arg("participant") = nb::none())
+      .def("brought_by_me", [](const Box& self) { self.threads->push_back(std::this_thread::get_id()); })
       .def("stop", [](const Box& self) { self.of->stop(); })
       .def("stopped", [](const Box& self) { return self.of->stopped(); });
 }
@@ -174,7 +215,7 @@ InterestAuthority to_authority(const nb::tuple& of) {
 
 void bind_prefix_group(nb::module_& m) {
   bind_mailbox(m);
-  nb::class_<Group>(m, "PrefixGroup")
+  nb::class_<Group>(m, "PrefixGroup", nb::is_weak_referenceable())
       .def(nb::init<nb::list, nb::list, std::pair<std::uint32_t, std::uint32_t>, Box*>(), nb::arg("clients"),
            nb::arg("participants"), nb::arg("times_ms"), nb::arg("mailbox").none())
       .def("begin", &begin, nb::arg("hashes"), nb::arg("group"), nb::arg("tail"))
@@ -192,7 +233,8 @@ void bind_prefix_group(nb::module_& m) {
             self.call([&](PrefixGroup& of) { return of.close(claim); });
           },
           nb::arg("claim"))
-      .def("close", &Group::close);
+      .def("stop", &Group::stop)
+      .def("close", &Group::close, nb::arg("timeout_ms") = nb::none());
 }
 
 }  // namespace orbitkv::python

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from orbitkv import _core
 from orbitkv._arguments import U32, U64, whole
 
 _WAIT = 0.1  # of one receive()
-_AT_LEAST = 0.001  # between two that bring nothing
+_AT_LEAST = 0.001  # between two that bring nothing of use
 _AFTER_ERROR = 0.05
 _END = 1.0
 
@@ -45,35 +46,44 @@ class Pump:
         self._carrier = carrier
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._send_all, self._receive_all)]
 
-    def start(self) -> None:
+    def start(self, group: _core.PrefixGroup) -> None:
+        self.group = weakref.ref(group)  # whoever drops it ends it, and with it the threads
         _running.add(self)
         for thread in self._threads:
             thread.start()
 
-    def end(self) -> None:
-        """Not later than a call of the carrier that does not return."""
+    def end(self, deadline: float | None = None) -> None:
+        """After the group. Not later than a call of the carrier that does not return."""
         self.mailbox.stop()
-        deadline = time.monotonic() + _END
+        deadline = deadline or time.monotonic() + _END
         for thread in self._threads:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _send_all(self) -> None:
+        self.mailbox.brought_by_me()
         while not self.mailbox.stopped():
-            parcel = self.mailbox.take(int(_WAIT * 1000))
-            if parcel is not None:
+            worked, parcel = self._guarded("send", self._take)
+            if not worked:
+                time.sleep(_AFTER_ERROR)
+            elif parcel is not None:
                 self._guarded("send", partial(self._send, parcel), parcel[0])
 
     def _receive_all(self) -> None:
+        self.mailbox.brought_by_me()
         while not self.mailbox.stopped():
             asked = time.monotonic()
             worked, arrival = self._guarded("receive", self._receive)
+            left = worked and arrival is not None
+            if left:
+                left, _ = self._guarded("what receive returned", partial(self._leave, arrival))
             if not worked:
                 time.sleep(_AFTER_ERROR)
-            elif arrival is not None:
-                self._guarded("what receive returned", partial(self._leave, arrival))
-            elif time.monotonic() - asked < _AT_LEAST:
+            elif not left and time.monotonic() - asked < _AT_LEAST:
                 time.sleep(_AT_LEAST)
+
+    def _take(self) -> tuple[int, int, bytes] | None:
+        return self.mailbox.take(int(_WAIT * 1000))
 
     def _send(self, parcel: tuple[int, int, bytes]) -> None:
         self._carrier.send(*parcel)
@@ -105,8 +115,20 @@ def _text(error: BaseException) -> str:
 _running: weakref.WeakSet[Pump] = weakref.WeakSet()
 
 
-# Before the interpreter ends: no thread may come back into it then.
+# Before the interpreter ends: no thread may come back into it then. What groups hold is given back first.
 @atexit.register
 def _end_all() -> None:
-    for pump in list(_running):
-        pump.end()
+    pumps = list(_running)
+    groups = [group for pump in pumps if (group := pump.group()) is not None]
+    for group in groups:
+        group.stop()
+    deadline = time.monotonic() + _END
+    for group in groups:
+        with suppress(Exception):  # where a carrier ends the process
+            group.close(int(max(0.0, deadline - time.monotonic()) * 1000))
+    del groups
+    for pump in pumps:
+        pump.mailbox.stop()
+    deadline = time.monotonic() + _END
+    for pump in pumps:
+        pump.end(deadline)

@@ -135,7 +135,7 @@ class PrefixGroup:
         self._pump = None if carrier is None else Pump(carrier, len(seats))
         self._core = _core.PrefixGroup(clients, seats, times, self._pump.mailbox if self._pump else None)
         if self._pump:
-            self._pump.start()
+            self._pump.start(self._core)
 
     def begin(
         self, hashes: Iterable[bytes] | BlockHashes, group_id: int = 0, origin: int = 0, boundary: int = 0
@@ -149,9 +149,10 @@ class PrefixGroup:
         return Claim(self._core, self._core.begin(list_, whole("group_id", group_id, U16), tail))
 
     def close(self) -> None:
-        """Gives back all that it holds; calls of other threads that wait end at once. Its clients stay open.
+        """Gives back all that it holds, and waits for that, `timeout` at most. Its clients stay open.
 
-        Its carrier is not called any more, but for a call that has not returned a second later.
+        Calls of other threads that wait end at once. Its carrier is not called any more, but for a call that
+        has not returned a second later. RejectedError: within send() or receive() of its carrier.
         """
         self._core.close()
         if self._pump:

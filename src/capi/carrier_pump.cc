@@ -11,7 +11,7 @@ namespace orbitkv::capi {
 namespace {
 
 constexpr std::uint32_t kWaitMs = 100;                       // of one call
-constexpr auto kAtLeast = std::chrono::milliseconds(1);      // between two that bring nothing
+constexpr auto kAtLeast = std::chrono::milliseconds(1);      // between two that bring nothing of use
 constexpr auto kAfterError = std::chrono::milliseconds(50);  // of a channel that is broken
 static_assert(ORBITKV_INTEREST_FRAME_BYTES == limits::kInterestFrameBytes);
 
@@ -76,7 +76,7 @@ void CarrierPump::receive_all() {
     }
     if (!why.empty()) mailbox_->hindered(why);
     if (bytes < 0) std::this_thread::sleep_for(kAfterError);
-    if (bytes == 0) std::this_thread::sleep_until(asked + kAtLeast);
+    if (bytes == 0 || !why.empty()) std::this_thread::sleep_until(asked + kAtLeast);
   }
 }
 

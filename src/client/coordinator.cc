@@ -129,15 +129,15 @@ TimePoint Coordinator::next_due(TimePoint now) const {
 
 // ---- answers ----
 
-void Coordinator::arrive(std::uint32_t index, std::uint64_t token, std::span<const std::byte> frame,
+bool Coordinator::arrive(std::uint32_t index, std::uint64_t token, std::span<const std::byte> frame,
                          TimePoint now) {
-  if (index >= places_.size() || token == 0 || places_[index].token != token) return;
+  if (index >= places_.size() || token == 0 || places_[index].token != token) return false;
   const auto reply = wire::decode_interest_reply(frame);
   const auto error = reply.ok() ? Result<wire::ErrorReply>(bug("none")) : wire::decode_error_reply(frame);
-  if (!reply.ok() && !error.ok()) return;  // garbled: what is sent again is answered again
+  if (!reply.ok() && !error.ok()) return false;  // garbled: what is sent again is answered again
   Place& place = places_[index];
   const auto named = place.stage == Stage::kClosing ? InterestOperation() : place.operation;
-  if (reply.ok() && (reply->interest != interest_of(index) || reply->operation != named)) return;
+  if (reply.ok() && (reply->interest != interest_of(index) || reply->operation != named)) return false;
   place.token = 0;
   place.heard = true;
   place.due = now + attempt_.times.keep;
@@ -147,6 +147,7 @@ void Coordinator::arrive(std::uint32_t index, std::uint64_t token, std::span<con
     on_error(index, *error, now);
   }
   look(now);
+  return true;
 }
 
 // What was asked goes to the end of the line, so to say: later, as a new operation.

@@ -70,7 +70,8 @@ class Coordinator {
 
   Coordinator(Attempt attempt, TimePoint now);
 
-  void arrive(std::uint32_t seat, std::uint64_t token, std::span<const std::byte> frame, TimePoint now);
+  // False: no answer to what was asked last.
+  bool arrive(std::uint32_t seat, std::uint64_t token, std::span<const std::byte> frame, TimePoint now);
   void tick(TimePoint now);
   // How a rank's restore ended; of a rank that has died: not well. Told twice it counts once. False:
   // no lease was told, so no rank can have restored.

@@ -5,14 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <map>
-#include <thread>
 
 #include "base/limits.h"
 #include "client/claim_ids.h"
-#include "orbitkv/interests.h"
 
 namespace orbitkv::client {
 namespace {
@@ -443,94 +439,6 @@ TEST(ClaimIds, a_number_that_was_given_comes_again_with_another_word_only) {
   EXPECT_NE(next.value >> 32, full.value >> 32);
   EXPECT_GT((full.value >> 32) + limits::kInterestGroup, full.value >> 32);
   EXPECT_LE((full.value >> 32) + limits::kInterestGroup, 0xFFFFFFFFu) << "seats count up from it";
-}
-
-// Whatever it is given is lost.
-class Silent final : public Carrier {
- public:
-  void send(std::uint32_t, std::uint64_t, std::vector<std::byte>) override {}
-  bool receive(std::uint32_t timeout_ms, Arrival&) override {
-    std::this_thread::sleep_for(std::chrono::milliseconds(std::min(timeout_ms, 2u)));
-    return false;
-  }
-};
-
-TEST(PrefixGroup, one_that_is_stopped_while_others_call_it_lets_them_go_and_ends) {
-  const std::vector<BlockHash> hashes(4);
-  for (int round = 0; round < 20; ++round) {
-    Outcome outcome;
-    auto group =
-        PrefixGroup::open({.timeout_ms = 30}, {{instance_of(1), {0}}}, std::make_unique<Silent>(), outcome);
-    ASSERT_TRUE(outcome.ok()) << outcome.message;
-    std::atomic<int> begun = 0;
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 3; ++i)
-      threads.emplace_back([&] {
-        std::uint64_t claim = 0;
-        Action action = Action::kNone;
-        while ((action = group->begin({hashes}, claim).action) != Action::kReject) {
-          if (action != Action::kNone) continue;
-          ++begun;
-          CommonPrefix found;
-          group->poll(claim, 0, found);
-          group->close(claim);
-        }
-      });
-    std::uint64_t claim = 0;
-    Outcome waited;
-    CommonPrefix found;
-    std::thread waiting([&] {
-      while (group->begin({hashes}, claim).action == Action::kRetry) std::this_thread::yield();
-      waited = group->poll(claim, 600'000, found);
-    });
-    while (begun < 10) std::this_thread::yield();
-    group->stop();
-    for (std::thread& thread : threads) thread.join();
-    waiting.join();
-    EXPECT_TRUE(waited.action == Action::kReject || found.why == Missing::kTimeout)
-        << "or it was over before";
-    group.reset();
-  }
-}
-
-TEST(PrefixGroup, a_call_that_waits_is_told_that_the_group_is_closed) {
-  const std::vector<BlockHash> hashes(4);
-  Outcome outcome;
-  auto group =
-      PrefixGroup::open({.timeout_ms = 3000}, {{instance_of(1), {0}}}, std::make_unique<Silent>(), outcome);
-  ASSERT_TRUE(outcome.ok()) << outcome.message;
-  std::uint64_t claim = 0;
-  ASSERT_TRUE(group->begin({hashes}, claim).ok());
-  EXPECT_EQ(group->restored(claim, 0, true).action, Action::kReject) << "no lease was told";
-  Outcome polled, waited;
-  std::thread poll([&] {
-    CommonPrefix found;
-    polled = group->poll(claim, 600'000, found);
-  });
-  std::thread wait([&] {
-    CommonRestore end;
-    waited = group->wait(claim, 600'000, end);
-  });
-  group->stop();
-  poll.join();
-  wait.join();
-  EXPECT_EQ(polled.action, Action::kReject);
-  EXPECT_EQ(waited.action, Action::kReject);
-  EXPECT_EQ(group->begin({hashes}, claim).message, "the group is closed");
-}
-
-TEST(PrefixGroup, times_of_nothing_are_refused) {
-  for (int which = 0; which < 4; ++which) {
-    PrefixGroup::Options options;
-    (which == 0   ? options.timeout_ms
-     : which == 1 ? options.restore_ms
-     : which == 2 ? options.resend_ms
-                  : options.poll_ms) = 0;
-    Outcome outcome;
-    EXPECT_EQ(PrefixGroup::open(options, {{instance_of(1), {0}}}, std::make_unique<Silent>(), outcome),
-              nullptr);
-    EXPECT_EQ(outcome.action, Action::kReject);
-  }
 }
 
 TEST(CoordinatorAnswers, a_long_list_goes_in_parts_from_where_the_manager_is) {

@@ -55,13 +55,8 @@ struct Mailbox::Impl {
     }
   };
 
-  explicit Impl(std::size_t participants) : troubles(participants) {}
-  bool wait(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, std::uint32_t timeout_ms,
-            const Queue& queue) {
-    const auto some = [&] { return stop || !queue.parcels.empty(); };
-    return changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), some) && !queue.parcels.empty();
-  }
-
+  explicit Impl(std::size_t participants)
+      : troubles(std::min<std::size_t>(participants, limits::kInterestGroup)) {}
   mutable std::mutex mutex;
   std::condition_variable sent, came;
   Queue out, in;
@@ -74,7 +69,8 @@ Mailbox::~Mailbox() = default;
 
 bool Mailbox::take(std::uint32_t timeout_ms, Parcel& out) {
   std::unique_lock lock(impl_->mutex);
-  if (!impl_->wait(impl_->sent, lock, timeout_ms, impl_->out) || impl_->stop) return false;
+  const auto some = [this] { return impl_->stop || !impl_->out.parcels.empty(); };
+  if (!impl_->sent.wait_for(lock, std::chrono::milliseconds(timeout_ms), some) || impl_->stop) return false;
   out = impl_->out.pop();
   return true;
 }
@@ -107,7 +103,6 @@ void Mailbox::stop() {
   std::lock_guard lock(impl_->mutex);
   impl_->stop = true;
   impl_->sent.notify_all();
-  impl_->came.notify_all();
 }
 
 bool Mailbox::stopped() const {
@@ -134,11 +129,12 @@ class MailboxCarrier final : public Carrier {
     impl_.sent.notify_one();
   }
 
+  // Also once it is stopped it takes the time: whoever asks again and again must not spin.
   bool receive(std::uint32_t timeout_ms, Arrival& out) override {
     std::unique_lock lock(impl_.mutex);
-    if (!impl_.wait(impl_.came, lock, timeout_ms, impl_.in)) return false;
+    const auto some = [this] { return !impl_.in.parcels.empty(); };
+    if (!impl_.came.wait_for(lock, std::chrono::milliseconds(timeout_ms), some)) return false;
     Mailbox::Parcel parcel = impl_.in.pop();
-    impl_.troubles.at(parcel.participant).clear();
     out = {parcel.participant, parcel.token, std::move(parcel.frame)};
     return true;
   }
@@ -146,6 +142,16 @@ class MailboxCarrier final : public Carrier {
   std::string trouble(std::uint32_t participant) const override {
     std::lock_guard lock(impl_.mutex);
     return participant < impl_.troubles.size() ? impl_.troubles[participant] : std::string();
+  }
+
+  void heard(std::uint32_t participant) override {
+    std::lock_guard lock(impl_.mutex);
+    if (participant < impl_.troubles.size()) impl_.troubles[participant].clear();
+  }
+
+  bool over() const override {
+    std::lock_guard lock(impl_.mutex);
+    return impl_.stop && impl_.in.parcels.empty();
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 
@@ -87,6 +88,33 @@ TEST(Mailbox, it_stops_with_its_group_and_lets_those_go_that_wait) {
   EXPECT_TRUE(post.mailbox->arrived(0, 1, frame_of(10)).ok()) << "lost";
 }
 
+TEST(Mailbox, whoever_asks_a_stopped_one_again_and_again_does_not_spin) {
+  Post post;
+  EXPECT_FALSE(post.carrier->over());
+  ASSERT_TRUE(post.mailbox->arrived(0, 1, frame_of(10)).ok());
+  post.mailbox->stop();
+  EXPECT_FALSE(post.carrier->over()) << "what came before is looked at";
+  Carrier::Arrival in;
+  EXPECT_TRUE(post.carrier->receive(0, in));
+  EXPECT_TRUE(post.carrier->over());
+  const auto asked = std::chrono::steady_clock::now();
+  EXPECT_FALSE(post.carrier->receive(20, in));
+  EXPECT_GE(std::chrono::steady_clock::now() - asked, std::chrono::milliseconds(20));
+}
+
+TEST(Mailbox, a_group_ends_with_it_where_nobody_can_be_told) {
+  auto mailbox = std::make_shared<Mailbox>(1);
+  Outcome outcome;
+  auto group = PrefixGroup::open({.timeout_ms = 600'000}, {{InstanceId(), {0}}}, carry_by(mailbox), outcome);
+  ASSERT_TRUE(outcome.ok()) << outcome.message;
+  std::uint64_t claim = 0;
+  const std::vector<BlockHash> hashes(3);
+  ASSERT_TRUE(group->begin({hashes}, claim).ok());
+  EXPECT_FALSE(group->finish(0));
+  mailbox->stop();
+  EXPECT_TRUE(group->finish());
+}
+
 TEST(Mailbox, what_hinders_it_stands_in_the_message_of_a_claim_that_nobody_answered) {
   auto mailbox = std::make_shared<Mailbox>(2);
   InstanceId first, second;
@@ -105,8 +133,6 @@ TEST(Mailbox, what_hinders_it_stands_in_the_message_of_a_claim_that_nobody_answe
     for (const std::uint32_t participant : {0u, 1u})
       EXPECT_TRUE(mailbox->arrived(participant, token, frame_of(200, 3)).ok());
   CommonPrefix found;
-  ASSERT_TRUE(group->poll(claim, 50, found).ok());
-  EXPECT_TRUE(found.loading);
   mailbox->hindered("the line is down " + std::string(1000, '.'));
   ASSERT_TRUE(group->poll(claim, 600'000, found).ok());
   EXPECT_FALSE(found.loading);
@@ -115,6 +141,42 @@ TEST(Mailbox, what_hinders_it_stands_in_the_message_of_a_claim_that_nobody_answe
             std::string::npos)
       << found.message;
   EXPECT_LT(found.message.size(), 500u);
+}
+
+TEST(Mailbox, an_answer_ends_what_hindered_its_participant) {
+  Post post;
+  post.mailbox->hindered("the line is down");
+  ASSERT_TRUE(post.mailbox->arrived(1, 1, frame_of(10)).ok());
+  Carrier::Arrival in;
+  ASSERT_TRUE(post.carrier->receive(0, in));
+  EXPECT_EQ(post.carrier->trouble(1), "the line is down") << "it may be junk";
+  post.carrier->heard(1);
+  post.carrier->heard(2);
+  EXPECT_EQ(post.carrier->trouble(1), "");
+  EXPECT_EQ(post.carrier->trouble(0), "the line is down");
+}
+
+TEST(Mailbox, a_group_tells_what_was_an_answer) {
+  auto mailbox = std::make_shared<Mailbox>(1);
+  auto carrier = carry_by(mailbox);
+  const Carrier& carries = *carrier;
+  Outcome outcome;
+  auto group = PrefixGroup::open({.timeout_ms = 600'000}, {{InstanceId(), {0}}}, std::move(carrier), outcome);
+  ASSERT_TRUE(outcome.ok()) << outcome.message;
+  mailbox->hindered("the line is down");
+  std::uint64_t claim = 0;
+  const std::vector<BlockHash> hashes(3);
+  ASSERT_TRUE(group->begin({hashes}, claim).ok());
+  wire::Buffer refusal;
+  wire::encode(wire::ErrorReply{Code::kReject, "not this one"}, refusal);
+  CommonPrefix found;
+  Mailbox::Parcel out;
+  ASSERT_TRUE(mailbox->take(60'000, out));
+  ASSERT_TRUE(mailbox->arrived(0, out.token, refusal).ok());
+  ASSERT_TRUE(group->poll(claim, 600'000, found).ok());
+  EXPECT_EQ(found.message, "participant 0: not this one");
+  EXPECT_EQ(carries.trouble(0), "");
+  mailbox->stop();
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // The coordinators of a group's claims, driven by one thread: frames in, time, frames out.
+#include <unistd.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <map>
@@ -50,6 +52,8 @@ struct PrefixGroup::Impl {
   };
 
   void run();
+  TimePoint tick(TimePoint now);
+  void take(const Carrier::Arrival& arrival);
   void flush(Claim& claim) {
     for (Coordinator::Send& out : claim.coordinator.take_sends())
       carrier->send(out.seat, out.token, std::move(out.frame));
@@ -68,35 +72,52 @@ struct PrefixGroup::Impl {
   std::map<ClaimNumber, Claim> claims;
   // Ids of another coordinator, or of an earlier life of this one, must not be met again.
   ClaimIds ids{[] { return std::random_device{}(); }};
-  bool stop = false;  // from then on no claim begins, and nobody waits
+  bool stop = false;   // from then on no claim begins, and nobody waits
+  bool ended = false;  // the thread has nothing to do any more
+  const pid_t process = ::getpid();
   std::thread thread;
 };
+
+// When there is something to do next.
+TimePoint PrefixGroup::Impl::tick(TimePoint now) {
+  TimePoint due = now + kLongestNap;
+  for (auto it = claims.begin(); it != claims.end();) {
+    Claim& claim = it->second;
+    claim.coordinator.tick(now);
+    flush(claim);
+    due = std::min(due, claim.coordinator.next_due(now));
+    const bool over = claim.forgotten && claim.coordinator.phase() == Coordinator::Phase::kDone;
+    it = over ? claims.erase(it) : std::next(it);
+  }
+  return due;
+}
+
+void PrefixGroup::Impl::take(const Carrier::Arrival& arrival) {
+  const auto it = claims.find(static_cast<ClaimNumber>(arrival.token >> 32));
+  if (it == claims.end()) return;
+  Coordinator& coordinator = it->second.coordinator;
+  if (coordinator.arrive(arrival.participant, arrival.token, arrival.frame, monotonic_now()))
+    carrier->heard(arrival.participant);
+  flush(it->second);
+}
 
 void PrefixGroup::Impl::run() {
   std::unique_lock lock(mutex);
   while (!stop || !claims.empty()) {
     const TimePoint now = monotonic_now();
-    TimePoint due = now + kLongestNap;
-    for (auto it = claims.begin(); it != claims.end();) {
-      Claim& claim = it->second;
-      claim.coordinator.tick(now);
-      flush(claim);
-      due = std::min(due, claim.coordinator.next_due(now));
-      const bool over = claim.forgotten && claim.coordinator.phase() == Coordinator::Phase::kDone;
-      it = over ? claims.erase(it) : std::next(it);
-    }
+    const TimePoint due = tick(now);
     changed.notify_all();
-    if (stop && claims.empty()) return;
+    if (stop && carrier->over()) claims.clear();  // nobody can be told; Managers end it by themselves
+    if (stop && claims.empty()) break;
     const auto nap = std::max<std::int64_t>(1'000'000, due.ns - now.ns);
     lock.unlock();
     Carrier::Arrival arrival;
     const bool came = carrier->receive(static_cast<std::uint32_t>(nap / 1'000'000), arrival);
     lock.lock();
-    const auto it = came ? claims.find(static_cast<ClaimNumber>(arrival.token >> 32)) : claims.end();
-    if (it == claims.end()) continue;
-    it->second.coordinator.arrive(arrival.participant, arrival.token, arrival.frame, monotonic_now());
-    flush(it->second);
+    if (came) take(arrival);
   }
+  ended = true;
+  changed.notify_all();
 }
 
 Attempt PrefixGroup::Impl::attempt_of(const CommonList& list, InterestId interest) const {
@@ -152,6 +173,13 @@ void PrefixGroup::stop() {
     impl_->flush(claim);
   }
   impl_->changed.notify_all();
+}
+
+bool PrefixGroup::finish(std::uint32_t timeout_ms) {
+  stop();
+  if (::getpid() != impl_->process) return false;  // the thread is the parent's
+  std::unique_lock lock(impl_->mutex);
+  return impl_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return impl_->ended; });
 }
 
 namespace {

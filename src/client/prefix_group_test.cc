@@ -1,0 +1,181 @@
+// Who a group lets go, and when it has ended: calls that wait, several that end it, carriers that answer
+// nothing.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "orbitkv/interests.h"
+#include "wire/messages.h"
+
+namespace orbitkv::client {
+namespace {
+
+// Whatever it is given is lost.
+class Silent final : public Carrier {
+ public:
+  void send(std::uint32_t, std::uint64_t, std::vector<std::byte>) override {}
+  bool receive(std::uint32_t timeout_ms, Arrival&) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::min(timeout_ms, 2u)));
+    return false;
+  }
+};
+
+// Answers closes and nothing else.
+class Closes final : public Carrier {
+ public:
+  explicit Closes(std::atomic<int>* answered) : answered_(answered) {}
+  void send(std::uint32_t participant, std::uint64_t token, std::vector<std::byte> frame) override {
+    const auto call = wire::decode_interest_call(frame);
+    if (!call.ok() || call->verb != InterestVerb::kClose) return;
+    wire::InterestReply reply;
+    reply.interest = call->name.interest;
+    reply.phase = InterestPhase::kClosed;
+    wire::Buffer answer;
+    wire::encode(reply, answer);
+    std::lock_guard lock(mutex_);
+    arrivals_.push_back({participant, token, std::move(answer)});
+    came_.notify_one();
+  }
+  bool receive(std::uint32_t timeout_ms, Arrival& out) override {
+    std::unique_lock lock(mutex_);
+    const auto some = [this] { return !arrivals_.empty(); };
+    if (!came_.wait_for(lock, std::chrono::milliseconds(timeout_ms), some)) return false;
+    out = std::move(arrivals_.front());
+    arrivals_.pop_front();
+    ++*answered_;
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::deque<Arrival> arrivals_;
+  std::atomic<int>* answered_;
+};
+
+// No claim of it runs out of time.
+std::unique_ptr<PrefixGroup> patient(std::atomic<int>& answered) {
+  Outcome outcome;
+  auto group = PrefixGroup::open({.timeout_ms = 600'000}, {{InstanceId(), {0}}},
+                                 std::make_unique<Closes>(&answered), outcome);
+  EXPECT_TRUE(outcome.ok()) << outcome.message;
+  return group;
+}
+
+TEST(PrefixGroup, one_that_is_stopped_while_others_call_it_lets_them_go_and_ends) {
+  const std::vector<BlockHash> hashes(4);
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> answered = 0;
+    auto group = patient(answered);
+    ASSERT_NE(group, nullptr);
+    std::atomic<int> begun = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i)
+      threads.emplace_back([&] {
+        std::uint64_t claim = 0;
+        Action action = Action::kNone;
+        while ((action = group->begin({hashes}, claim).action) != Action::kReject) {
+          if (action != Action::kNone) continue;
+          ++begun;
+          CommonPrefix found;
+          group->poll(claim, 0, found);
+          group->close(claim);
+        }
+      });
+    std::uint64_t claim = 0;
+    Outcome waited;
+    CommonPrefix found;
+    std::thread waiting([&] {
+      while (group->begin({hashes}, claim).action == Action::kRetry) std::this_thread::yield();
+      waited = group->poll(claim, 600'000, found);
+    });
+    while (begun < 10) std::this_thread::yield();
+    group->stop();
+    for (std::thread& thread : threads) thread.join();
+    waiting.join();
+    EXPECT_EQ(waited.action, Action::kReject);
+    group.reset();
+    EXPECT_GE(answered, begun) << "each is given back";
+  }
+}
+
+TEST(PrefixGroup, when_it_is_finished_all_is_given_back_though_others_hold_it) {
+  const std::vector<BlockHash> hashes(4);
+  std::atomic<int> answered = 0;
+  auto group = patient(answered);
+  ASSERT_NE(group, nullptr);
+  std::uint64_t claim = 0;
+  ASSERT_TRUE(group->begin({hashes}, claim).ok());
+  Outcome waited;
+  std::thread waits([&] {
+    CommonRestore end;
+    waited = group->wait(claim, 600'000, end);
+  });
+  std::atomic<int> well = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) threads.emplace_back([&] { well += group->finish() && answered >= 1 ? 1 : 0; });
+  for (std::thread& thread : threads) thread.join();
+  waits.join();
+  EXPECT_EQ(well, 3);
+  EXPECT_EQ(waited.action, Action::kReject);
+  EXPECT_TRUE(group->finish(0));
+}
+
+TEST(PrefixGroup, what_cannot_be_given_back_in_time_is_said) {
+  const std::vector<BlockHash> hashes(4);
+  Outcome outcome;
+  auto group =
+      PrefixGroup::open({.timeout_ms = 200}, {{InstanceId(), {0}}}, std::make_unique<Silent>(), outcome);
+  ASSERT_TRUE(outcome.ok()) << outcome.message;
+  std::uint64_t claim = 0;
+  ASSERT_TRUE(group->begin({hashes}, claim).ok());
+  EXPECT_FALSE(group->finish(0));
+  EXPECT_TRUE(group->finish());
+}
+
+TEST(PrefixGroup, a_call_that_waits_is_told_that_the_group_is_closed) {
+  const std::vector<BlockHash> hashes(4);
+  std::atomic<int> answered = 0;
+  auto group = patient(answered);
+  ASSERT_NE(group, nullptr);
+  std::uint64_t claim = 0;
+  ASSERT_TRUE(group->begin({hashes}, claim).ok());
+  EXPECT_EQ(group->restored(claim, 0, true).action, Action::kReject) << "no lease was told";
+  Outcome polled, waited;
+  std::thread poll([&] {
+    CommonPrefix found;
+    polled = group->poll(claim, 600'000, found);
+  });
+  std::thread wait([&] {
+    CommonRestore end;
+    waited = group->wait(claim, 600'000, end);
+  });
+  group->stop();
+  poll.join();
+  wait.join();
+  EXPECT_EQ(polled.action, Action::kReject);
+  EXPECT_EQ(waited.action, Action::kReject);
+  EXPECT_EQ(group->begin({hashes}, claim).message, "the group is closed");
+}
+
+TEST(PrefixGroup, times_of_nothing_are_refused) {
+  for (int which = 0; which < 4; ++which) {
+    PrefixGroup::Options options;
+    (which == 0   ? options.timeout_ms
+     : which == 1 ? options.restore_ms
+     : which == 2 ? options.resend_ms
+                  : options.poll_ms) = 0;
+    Outcome outcome;
+    EXPECT_EQ(PrefixGroup::open(options, {{InstanceId(), {0}}}, std::make_unique<Silent>(), outcome),
+              nullptr);
+    EXPECT_EQ(outcome.action, Action::kReject);
+  }
+}
+
+}  // namespace
+}  // namespace orbitkv::client
