@@ -72,9 +72,9 @@ void ManagerNode::add_slab() {
 
 void ManagerNode::drain_slab(std::uint64_t word) {
   if (!listens()) return;
-  if (word % 2 == 0)
-    return ask(R"({"command": "pool_drain", "bytes": )" + std::to_string(world_.config().slab.value) + "}");
   const auto& slabs = pool_->slabs();
+  if (word % 2 == 0 || slabs.empty())
+    return ask(R"({"command": "pool_drain", "bytes": )" + std::to_string(world_.config().slab.value) + "}");
   ask(R"({"command": "pool_drain", "slab": )" + std::to_string(slabs[(word >> 1) % slabs.size()].id.value) +
       "}");
 }
