@@ -386,20 +386,45 @@ TEST(CoreInterest, used_ids_are_told_apart_within_the_window) {
   std::set<std::uint64_t> used;
   std::uint64_t newest = 0;
   const std::uint64_t other = std::uint64_t{5} << 32;  // another coordinator of the session
-  EXPECT_TRUE(ids.use(InterestId(other | 0xFFFFFFFF)));
+  const auto use = [&](std::uint64_t id) {             // whether it was not used before
+    const bool fresh = ids.fresh(InterestId(id), InterestOperation(1));
+    if (fresh) ids.spend(InterestId(id));
+    return fresh;
+  };
+  EXPECT_TRUE(use(other | 0xFFFFFFFF));
   for (int i = 0; i < 200'000; ++i) {
     const std::uint64_t step = random() % 50 == 0 ? random() % 3000 : random() % 8;
     const std::uint64_t id =
         std::max<std::uint64_t>(1, newest + step - std::min<std::uint64_t>(newest, random() % 1500));
     const bool fresh =
         (newest < limits::kInterestWindow || id > newest - limits::kInterestWindow) && !used.contains(id);
-    ASSERT_EQ(ids.fresh(InterestId(id), InterestOperation(1)), fresh) << id << " with newest " << newest;
-    ASSERT_EQ(ids.use(InterestId(id)), fresh) << id << " with newest " << newest;
+    ASSERT_EQ(use(id), fresh) << id << " with newest " << newest;
     if (fresh) used.insert(id);
     newest = std::max(newest, fresh ? id : 0);
   }
-  EXPECT_FALSE(ids.use(InterestId(other | 0xFFFFFFFF)));
-  EXPECT_TRUE(ids.use(InterestId(other | 0xFFFFFFFE)));
+  EXPECT_FALSE(use(other | 0xFFFFFFFF));
+  EXPECT_TRUE(use(other | 0xFFFFFFFE));
+}
+
+TEST(CoreInterest, of_those_that_made_room_the_oldest_is_forgotten_whatever_its_coordinator) {
+  InterestIds ids;
+  const std::uint64_t low = std::uint64_t{1} << 32, high = std::uint64_t{9} << 32;
+  const auto made_room = [&](std::uint64_t id) {
+    ids.spend(InterestId(id));
+    ids.made_room(InterestId(id), InterestOperation(3));
+  };
+  const auto may_go_on = [&](std::uint64_t id) {
+    EXPECT_FALSE(ids.fresh(InterestId(id), InterestOperation(3))) << id;
+    return ids.fresh(InterestId(id), InterestOperation(4));
+  };
+  made_room(high | 1);
+  for (std::uint64_t i = 1; i < InterestIds::kMostOutside; ++i) made_room(low | i);
+  EXPECT_TRUE(may_go_on(high | 1));
+  made_room(low | 1000);
+  EXPECT_FALSE(may_go_on(high | 1)) << "the oldest";
+  EXPECT_TRUE(may_go_on(low | 1));
+  ids.spend(InterestId(low | 1));  // it goes on, and may make room again
+  EXPECT_FALSE(ids.fresh(InterestId(low | 1), InterestOperation(4)));
 }
 
 // ---- recoveries ----

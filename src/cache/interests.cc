@@ -52,8 +52,8 @@ Result<Interests::Entry> Interests::open(SessionId session, const InterestPart& 
   if (part.authority && part.authority != now) return stale(part.authority, now);
   if (!ids_[session.value].fresh(part.name.interest, part.name.operation)) {
     return reject(
-        format_text("interest %llu was closed, or is %u ids behind the newest; begin one with a "
-                    "new, higher id",
+        format_text("interest %llu was closed, made room for another, or is %u ids behind the newest; begin "
+                    "one with a new, higher id",
                     number(part.name.interest.value), limits::kInterestWindow));
   }
   ORBITKV_RETURN_IF_ERROR(make_room(session, part.name.instance, when));

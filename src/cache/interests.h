@@ -8,7 +8,9 @@
 
 #include <array>
 #include <bitset>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <utility>
@@ -31,12 +33,13 @@ namespace orbitkv::cache {
 // some last: exactly for its last limits::kInterestWindow, and all before.
 class InterestIds {
  public:
-  // False: it was used, or may have been.
-  bool use(InterestId id);
+  // Of so many that made room the operation is remembered.
+  static constexpr std::size_t kMostOutside = limits::kInterestsPerInstance;
+
   // Whether it may be opened: it was not used, or made room and this operation is a higher one.
   bool fresh(InterestId id, InterestOperation operation) const;
   void spend(InterestId id);
-  // It made room for another. Of so many the operation is known.
+  // It made room for another. Of the last kMostOutside that did, the operation is remembered.
   void made_room(InterestId id, InterestOperation newest);
 
  private:
@@ -46,10 +49,14 @@ class InterestIds {
     std::uint64_t touched = 0;                  // 0: not in use
     std::bitset<limits::kInterestWindow> used;  // by id modulo the window
   };
+  struct Outside {
+    InterestId id;
+    InterestOperation newest;
+  };
   Window& window_of(std::uint32_t coordinator);
 
   std::vector<Window> windows_;
-  std::map<InterestId, InterestOperation> outside_;  // that made room
+  std::deque<Outside> outside_;  // that made room; the oldest first
   std::uint64_t turns_ = 0;
 };
 
@@ -112,7 +119,7 @@ class Interests {
     return state == InterestState::kCollecting || state == InterestState::kAcquiring ||
            state == InterestState::kAcquired || state == InterestState::kClaimed;
   }
-  // For longer no coordinator says nothing of what it holds.
+  // A coordinator speaks of what it holds more often than this.
   Duration silent() const { return nanoseconds(config_.idle.ns / 3); }
   std::uint64_t generation_of(const Instance& instance) const;
   InterestAuthority authority_of(const Instance& instance) const;

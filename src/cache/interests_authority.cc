@@ -46,22 +46,10 @@ InterestIds::Window& InterestIds::window_of(std::uint32_t coordinator) {
   return *it;
 }
 
-bool InterestIds::use(InterestId id) {
-  Window& w = window_of(static_cast<std::uint32_t>(id.value >> 32));
-  const auto number = static_cast<std::uint32_t>(id.value);
-  const auto size = static_cast<std::uint32_t>(w.used.size());
-  if (number <= w.newest && (w.newest - number >= size || w.used[number % size])) return false;
-  const std::uint32_t steps = number > w.newest ? number - w.newest : 0;
-  if (steps >= size) w.used.reset();
-  for (std::uint32_t i = 1; i < std::min(steps, size); ++i) w.used[(w.newest + i) % size] = false;
-  w.newest = std::max(w.newest, number);
-  w.used[number % size] = true;
-  return true;
-}
-
 bool InterestIds::fresh(InterestId id, InterestOperation operation) const {
-  const auto outside = outside_.find(id);
-  if (outside != outside_.end()) return operation > outside->second;
+  const auto outside =
+      std::find_if(outside_.begin(), outside_.end(), [&](const Outside& each) { return each.id == id; });
+  if (outside != outside_.end()) return operation > outside->newest;
   const auto of = [&](const Window& w) {
     return w.coordinator == static_cast<std::uint32_t>(id.value >> 32);
   };
@@ -72,13 +60,21 @@ bool InterestIds::fresh(InterestId id, InterestOperation operation) const {
 }
 
 void InterestIds::spend(InterestId id) {
-  outside_.erase(id);
-  use(id);
+  std::erase_if(outside_, [&](const Outside& each) { return each.id == id; });
+  Window& w = window_of(static_cast<std::uint32_t>(id.value >> 32));
+  const auto number = static_cast<std::uint32_t>(id.value);
+  const auto size = static_cast<std::uint32_t>(w.used.size());
+  if (number <= w.newest && w.newest - number >= size) return;  // behind the window: used as it is
+  const std::uint32_t steps = number > w.newest ? number - w.newest : 0;
+  if (steps >= size) w.used.reset();
+  for (std::uint32_t i = 1; i < std::min(steps, size); ++i) w.used[(w.newest + i) % size] = false;
+  w.newest = std::max(w.newest, number);
+  w.used[number % size] = true;
 }
 
 void InterestIds::made_room(InterestId id, InterestOperation newest) {
-  if (outside_.size() == limits::kInterestsPerInstance) outside_.erase(outside_.begin());
-  outside_.emplace(id, newest);
+  if (outside_.size() == kMostOutside) outside_.pop_front();
+  outside_.push_back({id, newest});
 }
 
 // ---- authority ----
