@@ -330,6 +330,24 @@ TEST(KeeperStore, ReadyLeaveAndSuccession) {
   EXPECT_FALSE(store->succeed({std::string(kKeeperPathBytes + 1, '/'), false}).ok());
 }
 
+TEST(KeeperStore, TablesTakeNoPlaceOfTheOthers) {
+  KeeperBed bed(3);
+  auto store = bed.life();
+  ASSERT_TRUE(store->take().ok());
+  const auto file = some_file();
+  for (const char* name : {"table-1", "slab-0", "slab-1", "table-2", "slab-2", "slab-3", "table-3"})
+    ASSERT_TRUE(store->put(name, file).ok());
+  bed.work();
+  store->poll();
+  EXPECT_EQ(store->refused(), (std::vector<std::string>{"slab-3", "table-3"}));
+  for (const char* name : {"table-1", "slab-0"}) store->forget(name);
+  for (const char* name : {"table-4", "slab-4", "slab-5"}) ASSERT_TRUE(store->put(name, file).ok());
+  bed.work();
+  store->poll();
+  EXPECT_EQ(store->refused(), (std::vector<std::string>{"slab-5"}))
+      << "what is removed makes room for its kind";
+}
+
 TEST(KeeperStore, ATableFindsAPlaceWhereNothingElseDoes) {
   KeeperBed bed(3);
   auto store = bed.life();

@@ -1,6 +1,8 @@
 // What the Manager and its keeper say to each other: one SEQPACKET message each, of one fixed
 // layout, so that a keeper of an older version understands who comes after it. A version other
-// than one's own is answered, and nothing more.
+// than one's own is answered, and nothing more. A life finds in its environment how it came to be:
+// ORBITKV_LIFE_CAME (first, successor, again, back) and ORBITKV_LIFE_WHY, a sentence (lives.h). They are for
+// the status alone; a wrapper passes them on, and nothing else reads them.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ enum class LifeStart : std::uint8_t {
   kSmaller,    // with a slab less
   kCount,
 };
-// In the environment of a life: LifeCame's name, and why.
+// In the environment of a life: LifeCame's name, and why (keeper_protocol.h).
 inline constexpr const char* kLifeCame = "ORBITKV_LIFE_CAME";
 inline constexpr const char* kLifeWhy = "ORBITKV_LIFE_WHY";
 

@@ -18,6 +18,10 @@ constexpr std::uint16_t code_of(Code code) {
   return static_cast<std::uint16_t>(code);
 }
 
+bool is_table(std::string_view name) {
+  return name.starts_with(kept::kTable);
+}
+
 // Why the keeper cannot run it; nullptr: it can.
 const char* why_no_program(const char* path) {
   struct stat status{};
@@ -78,8 +82,9 @@ Shelf::Place* Shelf::find(std::string_view name) {
 
 std::uint16_t Shelf::put(std::string_view name, UniqueFd fd) {
   if (!is_kept_name(name) || !fd.valid() || find(name) != nullptr) return code_of(Code::kReject);
-  const std::uint32_t reserved = name.starts_with(kept::kTable) ? kKeeperTablePlaces : 0;
-  if (count_ >= most_ + reserved) return code_of(Code::kBusy);
+  const bool full = is_table(name) ? tables_ == kKeeperTablePlaces : count_ - tables_ == most_;
+  if (full) return code_of(Code::kBusy);
+  tables_ += is_table(name) ? 1 : 0;
   Place& place = places_[count_++];
   std::copy(name.begin(), name.end(), place.name.begin());
   place.name_bytes = static_cast<std::uint8_t>(name.size());
@@ -90,6 +95,7 @@ std::uint16_t Shelf::put(std::string_view name, UniqueFd fd) {
 void Shelf::remove(std::string_view name) {
   Place* const place = find(name);
   if (place == nullptr) return;
+  tables_ -= is_table(place->view()) ? 1 : 0;
   Place& last = places_[--count_];
   place->fd.reset();
   if (place == &last) return;
@@ -100,6 +106,7 @@ void Shelf::remove(std::string_view name) {
 
 void Shelf::clear() {
   while (count_ > 0) places_[--count_].fd.reset();
+  tables_ = 0;
 }
 
 const char* Shelf::succeed(std::string_view path, bool cold) {

@@ -54,7 +54,7 @@ class Shelf {
   const char* succeed(std::string_view path, bool cold);
 
   std::uint32_t most_;
-  std::uint32_t count_ = 0;
+  std::uint32_t count_ = 0, tables_ = 0;                                     // all; of them tables
   std::array<Place, limits::kKeptDescriptors + kKeeperTablePlaces> places_;  // the first count_ are taken
   std::uint32_t manager_ = 0;
   bool took_ = false, ready_ = false, succession_ = false, cold_ = false;

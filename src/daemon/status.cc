@@ -202,7 +202,8 @@ json kept_json(const Keep::View& view, const ServeOptions& options) {
                {"stored", view.stored}, {"blocks", view.blocks},    {"old_grants", view.old_grants},
                {"old_sessions", old},   {"not_kept", view.not_kept}};
   if (options.keeping != ServeOptions::Keeping::kKeeper) return kept;
-  kept["keeper"] = view.alive ? options.keeper : 0;
+  // The keeper's pid; left out where it is in another PID namespace, and has none here.
+  if (!view.alive || options.keeper > 0) kept["keeper"] = view.alive ? options.keeper : 0;
   kept["came"] = options.came;
   kept["why"] = options.why_came;
   return kept;

@@ -114,7 +114,7 @@ TEST_F(Upgrade, OneBehindAWrapperServesAndIsUpgraded) {
   expect_next_life(kBlocks);
 }
 
-// A keeper of an earlier version claims nothing; nor does one whose file somebody has removed.
+// Nobody holds the claim of which somebody has removed the file.
 TEST_F(Upgrade, WhereNoClaimIsHeldTheGapIsNoEnd) {
   ASSERT_TRUE(std::filesystem::remove(kept.manager().socket() + ".keeper"));
   const std::string slow = script(directory, "sleep 0.3; exec " + orbitkv_binary() + " \"$@\"");

@@ -139,11 +139,13 @@ Result<Left> ask_for_place(const UpgradeFlags& flags) {
   json request = {{"command", "upgrade"}};
   if (!flags.binary.empty()) request["binary"] = flags.binary;
   if (flags.cold) request["cold"] = true;
-  ORBITKV_ASSIGN_OR_RETURN(const std::string text,
-                           ask_control({flags.socket, "orbitkv upgrade", kAskMs, false}, request.dump()));
+  ORBITKV_ASSIGN_OR_RETURN(
+      const std::string text,
+      ask_control({.socket = flags.socket, .command = "upgrade", .timeout_ms = kAskMs, .next = false},
+                  request.dump()));
   const json answer = json::parse(text, nullptr, false);
   if (answer.is_object()) left.incarnation = answer.value("incarnation", "");
-  if (left.incarnation.empty()) left.incarnation = now.incarnation;  // an earlier version does not say
+  if (left.incarnation.empty()) return bug("the Manager's answer does not say which one makes place");
   return left;
 }
 
@@ -156,8 +158,8 @@ Error no_successor(const Running& now) {
                     "taken over: %s",
                     blocks, now.why.c_str()));
   return reject(
-      format_text("a Manager serves, with %llu blocks taken over, but it is not the successor, or "
-                  "follows on that one's end: %s",
+      format_text("a Manager serves, with %llu blocks taken over, but it is not the successor: that one "
+                  "served and has ended, or another was started: %s",
                   blocks, now.why.c_str()));
 }
 
@@ -202,10 +204,11 @@ int upgrade(const UpgradeFlags& flags) {
                     .dump()
                     .c_str());
   else
-    std::printf(
-        "orbitkv %s serves in the place of the one before (pid %d)%s\n", now->version.c_str(), now->pid,
-        sure ? ""
-             : "; it, or its keeper, is of an earlier version that does not say whether it is the successor");
+    std::printf("orbitkv %s serves in the place of the one before (pid %d)%s\n", now->version.c_str(),
+                now->pid,
+                sure ? ""
+                     : "; its wrapper does not pass on the keeper's environment, which says whether it is "
+                       "the successor");
   return 0;
 }
 
