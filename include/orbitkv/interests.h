@@ -61,6 +61,7 @@ class Mailbox {
     std::uint64_t token = 0;
     std::vector<std::byte> frame;
   };
+  // As many as the group has, 64 at most. What is sent to others, or comes from them, is lost.
   explicit Mailbox(std::size_t participants);
   ~Mailbox();
   // The next frame to bring to its participant. False: none within the time, or stopped.
@@ -68,7 +69,7 @@ class Mailbox {
   // An answer, with the participant and the token of the frame that it answers. kReject: no such
   // participant, or larger than any frame.
   Outcome arrived(std::uint32_t participant, std::uint64_t token, std::span<const std::byte> frame);
-  // What hinders the transport, of all participants or of one: Carrier::trouble().
+  // What hinders the transport, of all participants or of one: Carrier::trouble(). 256 bytes of it.
   void hindered(std::string why);
   void hindered(std::uint32_t participant, std::string why);
   // Nothing comes in or goes out any more, and take() returns. By itself when the group ends.
@@ -78,11 +79,12 @@ class Mailbox {
   struct Impl;
 
  private:
-  friend std::unique_ptr<Carrier> carry_by(std::shared_ptr<Mailbox> mailbox);
+  friend std::unique_ptr<Carrier> carry_by(std::shared_ptr<Mailbox> mailbox, Outcome& outcome);
   std::unique_ptr<Impl> impl_;
 };
-// The group's end of the mailbox, which is stopped with it.
-std::unique_ptr<Carrier> carry_by(std::shared_ptr<Mailbox> mailbox);
+// The group's end of the mailbox, which is stopped with it. kReject: no mailbox, or it has carried for a
+// group before.
+std::unique_ptr<Carrier> carry_by(std::shared_ptr<Mailbox> mailbox, Outcome& outcome);
 
 // What is asked for: the blocks of one group, or with a boundary all pages of it as read_recovery
 // takes them, for each group ascending, as one list.
@@ -127,7 +129,8 @@ class PrefixGroup {
   void stop();
   // stop(), and waits until all is given back: the options' timeout_ms at most, and a client's timeout where
   // it carries; that is where the carrier may go, too. Never within a call of the carrier's. False: not
-  // within this timeout_ms. A forked child gives nothing back, and does not wait.
+  // within this timeout_ms, of which the default is no bound. A forked child gives nothing back, and does not
+  // wait; there every other call is refused.
   bool finish(std::uint32_t timeout_ms = UINT32_MAX);
 
   // All participants are asked at once. kRetry: 128 claims are open.

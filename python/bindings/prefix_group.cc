@@ -63,7 +63,8 @@ class Group {
     options.restore_ms = times.second;
     without_gil([&] {
       client::Outcome outcome;
-      auto carrier = mailbox ? client::carry_by(mailbox) : client::carry_over(std::move(carried), outcome);
+      auto carrier =
+          mailbox ? client::carry_by(mailbox, outcome) : client::carry_over(std::move(carried), outcome);
       if (outcome.ok()) group_ = PrefixGroup::open(options, std::move(seats), std::move(carrier), outcome);
       return outcome;
     });

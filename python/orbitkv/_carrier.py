@@ -6,6 +6,7 @@ Native code never calls Python: the threads fetch and leave frames in a mailbox.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -47,13 +48,14 @@ class Pump:
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._send_all, self._receive_all)]
 
     def start(self, group: _core.PrefixGroup) -> None:
+        self.process = os.getpid()
         self.group = weakref.ref(group)  # whoever drops it ends it, and with it the threads
         _running.add(self)
         for thread in self._threads:
             thread.start()
 
     def end(self, deadline: float | None = None) -> None:
-        """After the group. Not later than a call of the carrier that does not return."""
+        """Call after the group has ended. Waits for calls of the carrier that run: until the deadline, or 1 s."""
         self.mailbox.stop()
         deadline = deadline or time.monotonic() + _END
         for thread in self._threads:
@@ -118,7 +120,7 @@ _running: weakref.WeakSet[Pump] = weakref.WeakSet()
 # Before the interpreter ends: no thread may come back into it then. What groups hold is given back first.
 @atexit.register
 def _end_all() -> None:
-    pumps = list(_running)
+    pumps = [pump for pump in _running if pump.process == os.getpid()]  # a forked child ends nobody's group
     groups = [group for pump in pumps if (group := pump.group()) is not None]
     for group in groups:
         group.stop()

@@ -22,9 +22,9 @@ std::unique_ptr<client::Carrier> CarrierPump::start(const orbitkv_carrier& calls
   calls_ = calls;
   mailbox_ = std::make_shared<client::Mailbox>(participants);
   try {
-    sender_ = std::thread([this] { send_all(); });
-    receiver_ = std::thread([this] { receive_all(); });
-    return client::carry_by(mailbox_);
+    threads_->sender = std::thread([this] { send_all(); });
+    threads_->receiver = std::thread([this] { receive_all(); });
+    return client::carry_by(mailbox_, outcome);
   } catch (const std::system_error& error) {
     outcome = {client::Action::kRetry, format_text("the carrier's threads cannot start: %s", error.what())};
     return nullptr;
@@ -32,9 +32,13 @@ std::unique_ptr<client::Carrier> CarrierPump::start(const orbitkv_carrier& calls
 }
 
 CarrierPump::~CarrierPump() {
+  if (::getpid() != process_) {  // a forked child: neither to be joined nor destroyed
+    static_cast<void>(threads_.release());
+    return;
+  }
   if (mailbox_) mailbox_->stop();
-  if (sender_.joinable()) sender_.join();
-  if (receiver_.joinable()) receiver_.join();
+  if (threads_->sender.joinable()) threads_->sender.join();
+  if (threads_->receiver.joinable()) threads_->receiver.join();
 }
 
 void CarrierPump::send_all() {

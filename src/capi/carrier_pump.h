@@ -3,6 +3,8 @@
 // caller's again. Never lets an exception through, nor a frame in that is larger than any.
 #pragma once
 
+#include <unistd.h>
+
 #include <memory>
 #include <thread>
 
@@ -26,7 +28,11 @@ class CarrierPump {
 
   orbitkv_carrier calls_{};
   std::shared_ptr<client::Mailbox> mailbox_;
-  std::thread sender_, receiver_;
+  struct Threads {
+    std::thread sender, receiver;
+  };
+  std::unique_ptr<Threads> threads_ = std::make_unique<Threads>();
+  const pid_t process_ = ::getpid();  // whose threads they are
 };
 
 }  // namespace orbitkv::capi

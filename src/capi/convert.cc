@@ -211,7 +211,7 @@ orbitkv_authority from_authority(const InterestAuthority& in) {
 Outcome to_carrier(const orbitkv_carrier* in, orbitkv_carrier& out) {
   const Outcome outcome = read_sized(in, out);
   if (outcome.ok() && (out.send == nullptr || out.receive == nullptr))
-    return reject("a carrier without send or receive");
+    return reject("a carrier without send or receive; set both (ORBITKV_CARRIER_INIT)");
   return outcome;
 }
 

@@ -1,30 +1,16 @@
 // A carrier over the clients of this process: a thread each, so that a Manager that hangs holds up
 // nobody else's frames.
-#include <condition_variable>
-#include <deque>
-#include <mutex>
 #include <system_error>
 #include <thread>
 
 #include "base/limits.h"
 #include "base/text.h"
+#include "client/frame_queues.h"
 #include "orbitkv/interests.h"
 #include "wire/messages.h"
 
 namespace orbitkv::client {
 namespace {
-
-// A claim has one frame under way a participant, and what is sent again is in line already.
-constexpr std::size_t kMostInLine = std::size_t{2} * limits::kInterestsPerInstance;
-constexpr std::size_t kMostArrivals = kMostInLine * limits::kInterestGroup;
-
-struct Parcel {
-  std::uint64_t token = 0;
-  std::vector<std::byte> frame;
-};
-std::uint64_t claim_of(std::uint64_t token) {
-  return token >> 32;
-}
 
 wire::Buffer carry(const std::vector<std::byte>& frame, Client& client) {
   wire::Buffer answer;
@@ -36,62 +22,42 @@ wire::Buffer carry(const std::vector<std::byte>& frame, Client& client) {
 
 class ClientCarrier final : public Carrier {
  public:
-  explicit ClientCarrier(std::size_t participants) : lines_(participants) {}
+  explicit ClientCarrier(std::size_t participants) : state_(std::make_unique<State>(participants)) {}
   // Once. Where a thread cannot start the destructor ends those that did.
   void start(const std::vector<Client*>& clients) {
     for (std::uint32_t i = 0; i < clients.size(); ++i)
-      threads_.emplace_back([this, i, client = clients[i]] { run(i, *client); });
+      state_->threads.emplace_back([&queues = state_->queues, i, client = clients[i]] {
+        FrameQueues::Parcel out;
+        while (queues.take(std::nullopt, i, out)) queues.arrived({i, out.token, carry(out.frame, *client)});
+      });
   }
   ~ClientCarrier() override {
-    {
-      std::lock_guard lock(mutex_);
-      stop_ = true;
+    if (!state_->queues.here()) {  // the threads are the parent's, and wait on what is here
+      static_cast<void>(state_.release());
+      return;
     }
-    sent_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    state_->queues.stop();
+    for (std::thread& thread : state_->threads) thread.join();
   }
 
-  // The newest frame of a claim is the one that counts: what waits of it still is out of date.
   void send(std::uint32_t participant, std::uint64_t token, std::vector<std::byte> frame) override {
-    std::lock_guard lock(mutex_);
-    std::deque<Parcel>& line = lines_.at(participant);
-    std::erase_if(line, [&](const Parcel& p) { return claim_of(p.token) == claim_of(token); });
-    if (line.size() == kMostInLine) return;
-    line.push_back({token, std::move(frame)});
-    sent_.notify_all();
+    state_->queues.send({participant, token, std::move(frame)});
   }
 
   bool receive(std::uint32_t timeout_ms, Arrival& out) override {
-    std::unique_lock lock(mutex_);
-    const auto some = [this] { return !arrivals_.empty(); };
-    if (!arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), some)) return false;
-    out = std::move(arrivals_.front());
-    arrivals_.pop_front();
+    FrameQueues::Parcel parcel;
+    if (!state_->queues.receive(std::chrono::milliseconds(timeout_ms), parcel)) return false;
+    out = {parcel.participant, parcel.token, std::move(parcel.frame)};
     return true;
   }
 
  private:
-  void run(std::uint32_t participant, Client& client) {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      sent_.wait(lock, [&] { return stop_ || !lines_[participant].empty(); });
-      if (stop_) return;
-      Parcel parcel = std::move(lines_[participant].front());
-      lines_[participant].pop_front();
-      lock.unlock();
-      Arrival arrival{participant, parcel.token, carry(parcel.frame, client)};
-      lock.lock();
-      if (arrivals_.size() < kMostArrivals) arrivals_.push_back(std::move(arrival));
-      arrived_.notify_one();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable sent_, arrived_;
-  std::vector<std::deque<Parcel>> lines_;  // by participant
-  std::deque<Arrival> arrivals_;
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
+  struct State {
+    explicit State(std::size_t participants) : queues(participants) {}
+    FrameQueues queues;
+    std::vector<std::thread> threads;
+  };
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace

@@ -21,9 +21,17 @@ std::vector<std::byte> frame_of(std::size_t bytes, int fill = 0) {
   return std::vector<std::byte>(bytes, static_cast<std::byte>(fill));
 }
 
+std::unique_ptr<Carrier> carrier_of(std::shared_ptr<Mailbox> mailbox) {
+  Outcome outcome;
+  auto carrier = carry_by(std::move(mailbox), outcome);
+  EXPECT_TRUE(outcome.ok()) << outcome.message;
+  return carrier;
+}
+
 struct Post {
-  std::shared_ptr<Mailbox> mailbox = std::make_shared<Mailbox>(2);
-  std::unique_ptr<Carrier> carrier = carry_by(mailbox);
+  explicit Post(std::uint32_t participants = 2) : mailbox(std::make_shared<Mailbox>(participants)) {}
+  std::shared_ptr<Mailbox> mailbox;
+  std::unique_ptr<Carrier> carrier = carrier_of(mailbox);
 };
 
 TEST(Mailbox, frames_go_out_in_order_and_the_newest_of_a_claim_counts) {
@@ -55,10 +63,11 @@ TEST(Mailbox, what_comes_back_is_copied_and_what_cannot_be_an_answer_refused) {
 }
 
 TEST(Mailbox, neither_way_grows_without_bound) {
-  Post post;
+  Post post(4);
   const std::size_t most = limits::kCarriedBytes.value / limits::kInterestFrameBytes;
   for (std::uint64_t i = 1; i <= 2 * most; ++i) {
-    post.carrier->send(0, token_of(i, i), frame_of(limits::kInterestFrameBytes));
+    post.carrier->send(static_cast<std::uint32_t>(i % 4), token_of(i, i),
+                       frame_of(limits::kInterestFrameBytes));
     EXPECT_TRUE(post.mailbox->arrived(0, token_of(i, i), frame_of(limits::kInterestFrameBytes)).ok());
   }
   for (std::uint64_t i = 1; i <= 100'000; ++i) post.mailbox->arrived(1, token_of(i, i), {});
@@ -72,6 +81,31 @@ TEST(Mailbox, neither_way_grows_without_bound) {
   EXPECT_LE(came, 2u * limits::kInterestsPerInstance * limits::kInterestGroup);
   post.carrier->send(0, 1, frame_of(10));
   EXPECT_TRUE(post.mailbox->take(0, out)) << "what was taken makes room";
+}
+
+TEST(Mailbox, one_participants_frames_hold_up_no_others) {
+  Post post;
+  for (std::uint64_t i = 1; i <= 10'000; ++i) post.carrier->send(0, token_of(i, 1), frame_of(10));
+  post.carrier->send(1, token_of(1, 2), frame_of(10));
+  Mailbox::Parcel out;
+  ASSERT_TRUE(post.mailbox->take(0, out));
+  EXPECT_EQ(out.token, token_of(1, 1));
+  ASSERT_TRUE(post.mailbox->take(0, out));
+  EXPECT_EQ(out.participant, 1u);
+  std::size_t left = 0;
+  while (post.mailbox->take(0, out)) ++left;
+  EXPECT_EQ(left + 1, 2u * limits::kInterestsPerInstance) << "a line of its own, and bounded";
+  post.carrier->send(9, 1, frame_of(10));
+  EXPECT_FALSE(post.mailbox->take(0, out)) << "of nobody";
+}
+
+TEST(Mailbox, it_carries_for_one_group) {
+  Post post;
+  Outcome outcome;
+  EXPECT_EQ(carry_by(post.mailbox, outcome), nullptr);
+  EXPECT_EQ(outcome.message, "the mailbox carries for a group already; each needs one of its own");
+  EXPECT_EQ(carry_by(nullptr, outcome), nullptr);
+  EXPECT_EQ(outcome.action, Action::kReject);
 }
 
 TEST(Mailbox, it_stops_with_its_group_and_lets_those_go_that_wait) {
@@ -97,7 +131,7 @@ TEST(Mailbox, whoever_asks_a_stopped_one_again_and_again_does_not_spin) {
   Carrier::Arrival in;
   EXPECT_TRUE(post.carrier->receive(0, in));
   EXPECT_TRUE(post.carrier->over());
-  const auto asked = std::chrono::steady_clock::now();
+  const auto asked = std::chrono::steady_clock::now();  // no less by the clock of the wait itself
   EXPECT_FALSE(post.carrier->receive(20, in));
   EXPECT_GE(std::chrono::steady_clock::now() - asked, std::chrono::milliseconds(20));
 }
@@ -105,7 +139,8 @@ TEST(Mailbox, whoever_asks_a_stopped_one_again_and_again_does_not_spin) {
 TEST(Mailbox, a_group_ends_with_it_where_nobody_can_be_told) {
   auto mailbox = std::make_shared<Mailbox>(1);
   Outcome outcome;
-  auto group = PrefixGroup::open({.timeout_ms = 600'000}, {{InstanceId(), {0}}}, carry_by(mailbox), outcome);
+  auto group =
+      PrefixGroup::open({.timeout_ms = 600'000}, {{InstanceId(), {0}}}, carrier_of(mailbox), outcome);
   ASSERT_TRUE(outcome.ok()) << outcome.message;
   std::uint64_t claim = 0;
   const std::vector<BlockHash> hashes(3);
@@ -121,7 +156,7 @@ TEST(Mailbox, what_hinders_it_stands_in_the_message_of_a_claim_that_nobody_answe
   second.bytes[0] = std::byte{1};
   Outcome outcome;
   auto group = PrefixGroup::open({.timeout_ms = 300, .resend_ms = 50}, {{first, {0}}, {second, {1}}},
-                                 carry_by(mailbox), outcome);
+                                 carrier_of(mailbox), outcome);
   ASSERT_TRUE(outcome.ok()) << outcome.message;
   std::uint64_t claim = 0;
   const std::vector<BlockHash> hashes(3);
@@ -158,7 +193,7 @@ TEST(Mailbox, an_answer_ends_what_hindered_its_participant) {
 
 TEST(Mailbox, a_group_tells_what_was_an_answer) {
   auto mailbox = std::make_shared<Mailbox>(1);
-  auto carrier = carry_by(mailbox);
+  auto carrier = carrier_of(mailbox);
   const Carrier& carries = *carrier;
   Outcome outcome;
   auto group = PrefixGroup::open({.timeout_ms = 600'000}, {{InstanceId(), {0}}}, std::move(carrier), outcome);

@@ -51,6 +51,8 @@ struct PrefixGroup::Impl {
     bool forgotten = false;  // nobody asks for it any more
   };
 
+  // A forked child has none of the threads: what is locked or waited on here stays so for ever.
+  bool here() const { return ::getpid() == process; }
   void run();
   TimePoint tick(TimePoint now);
   void take(const Carrier::Arrival& arrival);
@@ -160,11 +162,16 @@ std::unique_ptr<PrefixGroup> PrefixGroup::open(const Options& options, std::vect
 }
 
 PrefixGroup::~PrefixGroup() {
+  if (!impl_->here()) {
+    static_cast<void>(impl_.release());
+    return;
+  }
   stop();
   if (impl_->thread.joinable()) impl_->thread.join();
 }
 
 void PrefixGroup::stop() {
+  if (!impl_->here()) return;
   std::lock_guard lock(impl_->mutex);
   impl_->stop = true;
   for (auto& [id, claim] : impl_->claims) {
@@ -176,8 +183,8 @@ void PrefixGroup::stop() {
 }
 
 bool PrefixGroup::finish(std::uint32_t timeout_ms) {
+  if (!impl_->here()) return false;
   stop();
-  if (::getpid() != impl_->process) return false;  // the thread is the parent's
   std::unique_lock lock(impl_->mutex);
   return impl_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return impl_->ended; });
 }
@@ -185,11 +192,14 @@ bool PrefixGroup::finish(std::uint32_t timeout_ms) {
 namespace {
 
 const Outcome kStopped{Action::kReject, "the group is closed"};
+const Outcome kForked{Action::kReject,
+                      "the group is another process's, which forked this one; open one here"};
 const Outcome kUnknown{Action::kReject, "no such claim; it was closed"};
 
 }  // namespace
 
 Outcome PrefixGroup::begin(const CommonList& list, std::uint64_t& claim) {
+  if (!impl_->here()) return kForked;
   if (list.hashes.empty() || list.hashes.size() > kMostHashes)
     return {Action::kReject, format_text("a list has 1 to %zu hashes", kMostHashes)};
   if (list.boundary > 0 ? list.origin >= list.boundary || list.group != 0 : list.origin > 0)
@@ -237,6 +247,7 @@ CommonPrefix to_prefix(Coordinator& c, const Carrier& carrier) {
 }  // namespace
 
 Outcome PrefixGroup::poll(std::uint64_t claim, std::uint32_t timeout_ms, CommonPrefix& out) {
+  if (!impl_->here()) return kForked;
   std::unique_lock lock(impl_->mutex);
   const auto settled = [&] {
     const Impl::Claim* found = impl_->find(claim);
@@ -253,6 +264,7 @@ Outcome PrefixGroup::poll(std::uint64_t claim, std::uint32_t timeout_ms, CommonP
 }
 
 Outcome PrefixGroup::restored(std::uint64_t claim, std::uint16_t rank, bool success) {
+  if (!impl_->here()) return kForked;
   std::lock_guard lock(impl_->mutex);
   Impl::Claim* found = impl_->find(claim);
   if (found == nullptr) return kUnknown;
@@ -266,6 +278,7 @@ Outcome PrefixGroup::restored(std::uint64_t claim, std::uint16_t rank, bool succ
 }
 
 Outcome PrefixGroup::wait(std::uint64_t claim, std::uint32_t timeout_ms, CommonRestore& out) {
+  if (!impl_->here()) return kForked;
   std::unique_lock lock(impl_->mutex);
   const auto over = [&] {
     const Impl::Claim* found = impl_->find(claim);
@@ -286,6 +299,7 @@ Outcome PrefixGroup::wait(std::uint64_t claim, std::uint32_t timeout_ms, CommonR
 }
 
 Outcome PrefixGroup::close(std::uint64_t claim) {
+  if (!impl_->here()) return kForked;
   std::lock_guard lock(impl_->mutex);
   Impl::Claim* found = impl_->find(claim);
   if (found == nullptr) return kUnknown;

@@ -1,6 +1,8 @@
 // Who a group lets go, and when it has ended: calls that wait, several that end it, carriers that answer
 // nothing.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -175,6 +177,64 @@ TEST(PrefixGroup, times_of_nothing_are_refused) {
               nullptr);
     EXPECT_EQ(outcome.action, Action::kReject);
   }
+}
+
+// In a child: all of it is refused at once, and goes with nothing waited for.
+void end_forked(std::unique_ptr<PrefixGroup>& group, std::shared_ptr<Mailbox>& mailbox) {
+  ::alarm(60);
+  std::uint64_t claim = 0;
+  CommonPrefix prefix;
+  CommonRestore restore;
+  const std::vector<BlockHash> hashes(3);
+  const Outcome begun = group->begin({hashes}, claim);
+  bool refused = begun.action == Action::kReject && begun.message.find("forked") != std::string::npos;
+  refused = refused && group->poll(1, 600'000, prefix).action == Action::kReject;
+  refused = refused && group->wait(1, 600'000, restore).action == Action::kReject;
+  refused = refused && group->restored(1, 0, true).action == Action::kReject;
+  refused = refused && group->close(1).action == Action::kReject && !group->finish();
+  group->stop();
+  group.reset();
+  Mailbox::Parcel out;
+  mailbox->stop();
+  refused = refused && mailbox->stopped() && !mailbox->take(600'000, out);
+  mailbox.reset();
+  ::_exit(refused ? 0 : 1);
+}
+
+TEST(PrefixGroup, a_forked_child_that_ends_it_waits_for_nobody) {
+  auto mailbox = std::make_shared<Mailbox>(1);
+  Outcome outcome;
+  auto carrier = carry_by(mailbox, outcome);
+  auto group = PrefixGroup::open({.timeout_ms = 600'000}, {{InstanceId(), {0}}}, std::move(carrier), outcome);
+  ASSERT_TRUE(outcome.ok()) << outcome.message;
+  std::uint64_t claim = 0;
+  const std::vector<BlockHash> hashes(3);
+  ASSERT_TRUE(group->begin({hashes}, claim).ok());
+  std::atomic<int> came = 0;
+  std::thread polls([&] {
+    CommonPrefix found;
+    ++came;
+    EXPECT_EQ(group->poll(claim, 600'000, found).action, Action::kReject);
+  });
+  std::thread takes([&] {
+    Mailbox::Parcel out;
+    ++came;
+    while (mailbox->take(600'000, out)) {
+    }
+  });
+  while (came < 2) std::this_thread::yield();
+  for (int i = 0; i < 5; ++i) {  // the locks are held, or not
+    const pid_t child = ::fork();
+    if (child == 0) end_forked(group, mailbox);
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  EXPECT_FALSE(mailbox->stopped()) << "the parent's goes on";
+  mailbox->stop();
+  EXPECT_TRUE(group->finish());
+  polls.join();
+  takes.join();
 }
 
 }  // namespace
