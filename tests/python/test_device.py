@@ -123,7 +123,7 @@ class Core:
         return len(self.started)
 
     def poll(self, handle):
-        return (handle in self.done, True, 0, "")
+        return (handle in self.done, True, 0, "", 0, 0)
 
     def wait(self, handle, timeout_ms):
         return self.poll(handle)
