@@ -66,6 +66,7 @@ Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* ti
       warms({sessions, line, leases}),
       drops({images, namespaces, loads}),
       interests({c.incarnation, c.reply_ttl, c.interest_idle}, {instances, namespaces, leases, recoveries}) {
+  ORBITKV_CHECK(c.turn_hashes > 0, "turns that look nothing up never come to an end");
   leases.set_publishing(publisher);
   if (tier != nullptr) images.set_keeper(&spill);
   if (c.kept == nullptr) return;

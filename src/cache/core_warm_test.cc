@@ -388,5 +388,25 @@ TEST(CoreFullPrefix, at_the_end_of_the_wait_what_is_stored_only_is_not_begun) {
   EXPECT_EQ(two.poll(waits.revision).leases.at(0).blocks, 4u);
 }
 
+// What is there is taken over turns then, for which there is no end of a wait any more.
+TEST(CoreFullPrefix, a_wait_that_ends_is_counted_once) {
+  for (const bool taken : {true, false}) {
+    SCOPED_TRACE(taken);
+    WorldOptions options;
+    options.core.full_prefix_wait = seconds(3);
+    options.core.turn_hashes = 2;
+    TwoEngines two(options);
+    two.begin_save(two.b, 4, 2);
+    const QueryAnswer waits = two.ask(0, 6);
+    two.t.wait(seconds(3));
+    EXPECT_EQ(two.poll(waits.revision).state, TicketState::kLoading);
+    EXPECT_EQ(two.t.stats().load_timeouts, 1u);
+    while (taken && two.t->core->turn(two.t->now)) continue;
+    two.t.wait(seconds(1));
+    EXPECT_EQ(two.poll(waits.revision).leases.at(0).blocks, taken ? 4u : 2u);
+    EXPECT_EQ(two.t.stats().load_timeouts, 1u);
+  }
+}
+
 }  // namespace
 }  // namespace orbitkv::cache

@@ -238,6 +238,7 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
   lease.account = seen.target.account;
   lease.block_bytes = seen.target.block_bytes();
   lease.started = seen.now;
+  lease.view = images_.view();
   lease.places = std::move(places);
   loads_.lanes().open(LeaseIndex(index), {lease.account, use_of(lease)});
   by_name_.emplace(lease.name, index);
@@ -285,6 +286,8 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
   lease.ranks = seen.target.ranks;
   if (!goes_on) lease.started = seen.now;
   lease.delivered = lease.untold = false;
+  lease.late = false;
+  lease.view = images_.view();
   lease.why = Missing::kNone;
   lease.next = seen.part.first;
   lease.hits = kept;

@@ -112,6 +112,8 @@ struct LeaseValues {
   bool awaits = false;                // one of them is
   bool held = false;                  // by an interest: the last consumption does not end it
   bool warm = false;                  // a piece of a hint: without a name, never leased
+  bool late = false;                  // its wait is over, and that was counted
+  Images::View view;                  // not after that in which the first of its records was seen
   ListDigest digest;
   AccountIndex account = kNoAccount;
   ChargeIndex charge = kNoCharge;
@@ -384,6 +386,7 @@ class Leases {
   bool check_some(std::uint32_t index, TimePoint now);
   void stop_taking(std::uint32_t index);
   void end_taking(std::uint32_t index, TimePoint now);
+  void count_late(Lease& lease) { stats_.wait_timeouts += std::exchange(lease.late, true) ? 0 : 1; }
   void begin_run(std::uint32_t index, TimePoint now);
   void shorten(Lease& lease, std::uint32_t kept);
   std::uint32_t take_run(std::uint32_t index, const Seen& seen, std::uint32_t most);

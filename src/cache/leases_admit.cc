@@ -48,7 +48,9 @@ void Leases::keep_all(Lease& lease, const Target& target) {
   std::vector<BlockHash> front;
   front.reserve(std::max(pinned, kept.base + kept.hashes.size()));
   for (const RecordId record : lease.records) front.push_back(images_.table().hot(record).hash);
-  const std::size_t taken = std::min(pinned - kept.base, kept.hashes.size());
+  // A run that was cut before them has none of them any more.
+  const std::size_t taken =
+      pinned < kept.base ? kept.hashes.size() : std::min(pinned - kept.base, kept.hashes.size());
   front.insert(front.end(), kept.hashes.begin() + static_cast<std::ptrdiff_t>(taken), kept.hashes.end());
   kept.hashes = std::move(front);
   kept.base = 0;
@@ -116,9 +118,11 @@ void Leases::end_list(std::uint32_t index, const Seen& seen) {
   }
   if (lease.kept == nullptr) {
     take_run(index, seen, lease.hits - static_cast<std::uint32_t>(lease.records.size()));
-    return begin_run(index, seen.now);
+    if (lease.view == images_.view()) return begin_run(index, seen.now);
+    lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{seen.target, lease.records.size()});
+  } else if (!listed) {
+    keep_part(index, seen);
   }
-  if (!listed) keep_part(index, seen);
   take_kept(index, seen.now);
 }
 
@@ -174,8 +178,10 @@ Admitting::Attempt Leases::admit(std::uint32_t index, TimePoint now) {
 
 // At once, or over turns if it is long.
 void Leases::take_kept(std::uint32_t index, TimePoint now) {
-  leases_[index].kept->view = images_.view();
-  if (take_some(index, now)) return begin_run(index, now);
+  Lease::Kept& kept = *leases_[index].kept;
+  kept.view = leases_[index].records.empty() ? images_.view() : leases_[index].view;
+  kept.checked = 0;
+  if (take_some(index, now) && check_some(index, now)) return begin_run(index, now);
   step(leases_[index].state, LeaseEvent::kTakes);
   taking_.push_back(index);
   deadlines_.set(index, Term::kTake, std::max(wait_end(leases_[index]), now + kTakeAtLeast));
@@ -203,8 +209,8 @@ bool Leases::take_some(std::uint32_t index, TimePoint now) {
   return true;
 }
 
-// What was taken in earlier turns may have gone out of sight since: the run ends there. False: not
-// all of it has been looked at in one view.
+// What was taken earlier may have gone out of sight since: the run ends there. False: not all that is
+// left of it has been looked at in one view.
 bool Leases::check_some(std::uint32_t index, TimePoint now) {
   const Lease& lease = leases_[index];
   Lease::Kept& kept = *lease.kept;
@@ -215,9 +221,9 @@ bool Leases::check_some(std::uint32_t index, TimePoint now) {
   while (kept.checked < end && there(lease.records[kept.checked])) ++kept.checked;
   if (kept.checked < end) {
     cut(index, static_cast<std::uint32_t>(kept.checked), now);
-    return true;
+  } else if (end < lease.records.size()) {
+    return false;
   }
-  if (end < lease.records.size()) return false;
   kept.checked = 0;
   kept.view = kept.begun;
   return kept.view == images_.view();
@@ -252,7 +258,7 @@ void Leases::end_taking(std::uint32_t index, TimePoint now) {
     if (end != lease.records.end()) cut(index, static_cast<std::uint32_t>(end - lease.records.begin()), now);
   }
   lease.why = Missing::kTimeout;
-  if (lease.pending == 0) ++stats_.wait_timeouts;  // else time_out() is next
+  count_late(lease);
   stop_taking(index);
   begin_run(index, now);
 }
@@ -324,6 +330,7 @@ void Leases::claim(std::uint32_t index, const Seen& seen) {
   lease.early = seen.part.early_lease;
   lease.full = seen.part.full_prefix;
   lease.started = seen.now;
+  lease.late = false;
   if (lease.state == LeaseState::kLoading || lease.state == LeaseState::kTaking) {
     wait_until_end(index);
   } else {

@@ -107,9 +107,9 @@ void Leases::give_up_on_publisher(std::uint32_t index, TimePoint now) {
   if (lease.hits == 0) return land(index, now);
   if (line_.count() > 0 || !charge(lease, full)) return end_wait(index, now);
   lease.kept->hashes.resize(lease.hits);
+  count_late(lease);
   take_kept(index, now);
-  if (lease.state == LeaseState::kLoading) return time_out(index, now);
-  ++stats_.wait_timeouts;
+  if (lease.state == LeaseState::kLoading) time_out(index, now);
 }
 
 // ---- pieces of hints ----

@@ -58,15 +58,18 @@ void Leases::pin_exact(LeaseIndex member, std::uint32_t position, RecordId recor
   ++lease.pending;
 }
 
-// Lending slots evicts: nothing of these sets any more.
+// Lending slots evicts: nothing of these sets any more. What was stored when it was looked up may have
+// been loaded by somebody else since.
 Leases::Took Leases::load_exact(std::span<const Exact> sets) {
   for (const Exact& set : sets) {
     const KeySpace& space = set.target.space;
     for (const StoredPage& page : set.stored) {
       const BlockKey key{set.hashes[page.position], space.name_space, space.group};
       const Use use = use_of(leases_[set.member.value]);
-      const RecordId record = loads_.start(
-          {key, page.stored, set.target.shards, set.target.slot_bytes, &set.target.near, use}, set.member);
+      RecordId record = images_.table().find(key);
+      if (record == kNoRecord || !images_.serves(record, key))
+        record = loads_.start(
+            {key, page.stored, set.target.shards, set.target.slot_bytes, &set.target.near, use}, set.member);
       if (record == kNoRecord) return Took::kNoRoom;
       pin_exact(set.member, page.position, record);
     }

@@ -214,7 +214,7 @@ void Leases::time_out(std::uint32_t index, TimePoint now) {
   Lease& lease = leases_[index];
   const auto loads = [&](RecordId r) { return images_.loading(r); };
   const auto first = std::find_if(lease.records.begin(), lease.records.end(), loads);
-  ++stats_.wait_timeouts;
+  count_late(lease);
   lease.why = Missing::kTimeout;
   cut(index, static_cast<std::uint32_t>(first - lease.records.begin()), now);
 }

@@ -258,6 +258,7 @@ void Recoveries::end_due(std::uint32_t index, TimePoint now) {
     ++stats_.budget_misses;
     return fail(index, {first, Missing::kNoMemory}, now);
   }
+  if (r.state == RecoveryState::kTaking && r.miss.why != Missing::kNone) return fail(index, r.miss, now);
   if (r.state == RecoveryState::kLoading || r.state == RecoveryState::kTaking)
     return fail(index, {slowest(r), Missing::kTimeout}, now);
   if (r.prepared) {

@@ -122,8 +122,9 @@ Admitting::Attempt Recoveries::admit(std::uint32_t index, TimePoint now) {
   if (take_some(index)) return {end_take(index, now), pages};
   step(r.state, RecoveryEvent::kTakes);
   taking_.push_back(index);
-  deadlines_.set(index, Term::kTake, std::max(wait_end(r), now + kTakeAtLeast));
-  return {Outcome::kTaking, pages};
+  // The same end however often it is tried.
+  deadlines_.set(index, Term::kTake, std::max(wait_end(r), std::min(now, wait_end(r)) + kTakeAtLeast));
+  return {r.miss.why == Missing::kNone ? Outcome::kTaking : Outcome::kGone, pages};
 }
 
 // Its members, each with its charge.
@@ -142,7 +143,8 @@ void Recoveries::begin_take(std::uint32_t index) {
   }
 }
 
-// What is missed anywhere of so many pages is known before any of them is touched. False: there are
+// What is missed anywhere of so many pages is known before any of them is touched. It holds nothing
+// from then on, and nobody behind it waits: the rest is looked up for the tier alone. False: there are
 // more.
 bool Recoveries::take_some(std::uint32_t index) {
   Recovery& r = recoveries_[index];
@@ -150,7 +152,12 @@ bool Recoveries::take_some(std::uint32_t index) {
   const Slice slice{begin, begin + std::min(config_.turn_hashes, r.total - begin)};
   look_up(r, slice);
   note_stored(r, slice);
-  if (r.miss.why == Missing::kNone) pin(r, slice);
+  if (r.miss.why == Missing::kNone) {
+    pin(r, slice);
+  } else {
+    leave_line(r);
+    end_members(r);
+  }
   r.taking.looked = slice.end;
   return r.taking.looked == r.total;
 }
@@ -177,6 +184,11 @@ Recoveries::Outcome Recoveries::end_take(std::uint32_t index, TimePoint now) {
   }
   const bool one_view = r.taking.view == p_.images.view();
   const Leases::Took took = one_view ? load(r) : Leases::Took::kNoRoom;
+  if (took == Leases::Took::kNoRoom && now >= wait_end(r)) {
+    stats_.budget_misses += one_view ? 1 : 0;
+    fail(index, {r.plan.front().group, one_view ? Missing::kNoMemory : Missing::kTimeout}, now);
+    return Outcome::kGone;
+  }
   if (took == Leases::Took::kNoRoom) {
     stop_taking(index);
     end_members(r);
@@ -196,6 +208,7 @@ Recoveries::Outcome Recoveries::end_take(std::uint32_t index, TimePoint now) {
 }
 
 void Recoveries::take_turn(TimePoint now) {
+  settle(now);  // of what failed in this turn nothing is leased
   if (taking_.empty()) return;
   const std::uint32_t index = taking_.front();
   taking_.pop_front();

@@ -108,7 +108,7 @@ void WaitingLine::run(TimePoint now) {
 }
 
 // Reservers that their own instance's limit had stopped come before all others, or go on reserving.
-// True: one was admitted, or is gone.
+// True: one was admitted or takes, or is gone.
 bool WaitingLine::resume(TimePoint now) {
   for (const AccountIndex account : ring_) {
     Queue& q = queues_[account.value];
@@ -118,7 +118,7 @@ bool WaitingLine::resume(TimePoint now) {
     const Outcome outcome = attempt(place, now);
     if (outcome == Outcome::kInstanceFull) continue;
     q.suspended = false;
-    if (outcome == Outcome::kTotalFull) reserver_ = place;
+    if (outcome == Outcome::kTotalFull || outcome == Outcome::kTaking) reserver_ = place;
     if (outcome == Outcome::kAdmitted) note_grant(account, number);
     return outcome != Outcome::kTotalFull;
   }

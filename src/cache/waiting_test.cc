@@ -260,6 +260,32 @@ TEST(WaitingLine, a_reserver_at_its_own_limit_holds_back_its_instance_alone) {
   EXPECT_TRUE(s.admitted(large));
 }
 
+TEST(WaitingLine, a_reserver_that_its_limit_had_stopped_reserves_while_it_takes) {
+  Scripted s({ByteCount(100), ByteCount(80)});
+  const AccountIndex a = s.open(), b = s.open(), c = s.open();
+  const auto held = s.ask(b, 80);
+  const auto large = s.ask(a, 60);
+  for (std::uint32_t i = 0; i < limits::kPasses; ++i) s.end(s.ask(b, 0));
+  const auto behind = s.ask(b, 0);
+  ASSERT_FALSE(s.admitted(behind)) << "the first one reserves";
+  s.budgets.drain(a, ByteCount(50));
+  s.end(held);
+  ASSERT_TRUE(s.admitted(behind)) << "until its own instance is full";
+  s.all.at(large).takes = true;
+  s.budgets.drained(a, ByteCount(50));
+  s.line.run({});
+  ASSERT_EQ(s.tries, 1u);
+  const auto small = s.ask(c, 5);
+  EXPECT_FALSE(s.admitted(small));
+  s.all.at(large).no_room = true;
+  s.taken(large, false);
+  EXPECT_FALSE(s.admitted(small)) << "it waits for memory, and reserves on";
+  s.all.at(large).no_room = s.all.at(large).takes = false;
+  s.line.run({});
+  EXPECT_TRUE(s.admitted(large));
+  EXPECT_TRUE(s.admitted(small));
+}
+
 TEST(WaitingLine, an_account_that_is_given_anew_has_had_no_turn) {
   Scripted s({ByteCount(150), ByteCount(100)});
   const AccountIndex a = s.open(), b = s.open(), c = s.open();

@@ -26,6 +26,7 @@ struct Space {
   std::uint64_t records = 0;         // of the index
   RecordSequence killed;             // records up to it are gone, whatever the index still says
   std::uint64_t killed_records = 0;  // of those that it still has
+  std::uint32_t writes = 0;          // of users, accepted and not ended
   std::uint64_t last_use = 0;        // StoreState::uses after that of a record of it
 
   std::uint64_t visible_records() const { return records - killed_records; }

@@ -156,6 +156,30 @@ TEST(StoreDropTest, a_drop_by_age_goes_over_turns_and_takes_nothing_that_is_used
   EXPECT_EQ(bed.readable(bed.space(b), b, 1, 10), 0u);
 }
 
+// A write that has been accepted is a use, before it is a record.
+TEST(StoreDropTest, a_drop_by_age_ends_no_write_that_waits) {
+  for (const bool before : {true, false}) {
+    SCOPED_TRACE(before);
+    StoreBed bed;
+    bed.config.unused_looks = 4;
+    bed.start();
+    const SpaceShape a = small_shape(0x31);
+    const SpaceIndex space = bed.space(a);
+    bed.write_blocks(space, a, 1, 10);
+    bed.pass(seconds(1200));
+    Result<TransferId> write = busy("not yet");
+    if (before) write = bed.write(space, a, 50);
+    UnusedDrop drop = bed.store().begin_unused({&a.digest, 1}, seconds(600), UnusedRun::kDrop);
+    ASSERT_FALSE(bed.store().go_on(drop));
+    if (!before) write = bed.write(space, a, 50);
+    while (!bed.store().go_on(drop)) continue;
+    ASSERT_TRUE(write.ok());
+    EXPECT_TRUE(bed.await(*write).ok);
+    EXPECT_EQ(drop.told.of[0].records, 10u);
+    EXPECT_EQ(bed.readable(space, a, 1, 50), 1u);
+  }
+}
+
 // What had gone may come back, for nobody was told that it is gone; nothing else may be missing.
 TEST(StoreDropTest, a_crash_in_the_middle_of_a_drop_by_age_takes_nothing_that_was_not_meant) {
   for (int calls = 0; calls < 14; ++calls) {

@@ -53,8 +53,10 @@ bool UnusedDrop::look(StoreState& state, std::uint32_t looks) {
 bool UnusedDrop::whole(const StoreState& state, std::size_t i) const {
   if (found_[i].used > 0 || found_[i].next > 0) return false;
   const std::vector<SpaceIndex> spaces = state.spaces.of(digests_[i]);
-  return std::all_of(spaces.begin(), spaces.end(),
-                     [&](SpaceIndex space) { return state.spaces.at(space).last_use <= uses_; });
+  // A write that was accepted is a use: a drop of the namespace would end it.
+  return std::all_of(spaces.begin(), spaces.end(), [&](SpaceIndex space) {
+    return state.spaces.at(space).last_use <= uses_ && state.spaces.at(space).writes == 0;
+  });
 }
 
 }  // namespace orbitkv::ssd

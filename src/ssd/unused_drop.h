@@ -40,7 +40,8 @@ class UnusedDrop {
   const model::NamespaceDigest& digest(std::size_t i) const { return digests_[i]; }
   UnusedRun run() const { return run_; }
   Duration least() const { return least_; }
-  // Every record that there is of the namespace was found, and none has come or been used since.
+  // Every record that there is of the namespace was found, none has come or been used since, and none
+  // is being written.
   bool whole(const StoreState& state, std::size_t i) const;
 
   struct Found {

@@ -39,6 +39,7 @@ Result<TransferId> WriteQueue::accept(SpaceIndex index, const BlockHash& hash,
   write.sequence = state_.next_record();
   write.arrived = state_.now;
   ++space.holds;
+  ++space.writes;
   ++count_;
   accepted_ += bytes;
   waiting_ += bytes;
@@ -66,6 +67,7 @@ void WriteQueue::end_user(const PendingWrite& write, Refusal why) {
   }
   state_.report({StoreEvent::Kind::kWritten, write.transfer, why == Refusal::kNone, why, Loss::kNone});
   --state_.spaces.at(write.space).holds;
+  --state_.spaces.at(write.space).writes;
   state_.spaces.let_go(write.space);
 }
 
