@@ -271,11 +271,12 @@ TEST(WaitingLine, a_reserver_that_its_limit_had_stopped_reserves_while_it_takes)
   s.budgets.drain(a, ByteCount(50));
   s.end(held);
   ASSERT_TRUE(s.admitted(behind)) << "until its own instance is full";
+  s.ask(c, 60);  // has had no turn, so that the round goes on
   s.all.at(large).takes = true;
   s.budgets.drained(a, ByteCount(50));
   s.line.run({});
   ASSERT_EQ(s.tries, 1u);
-  const auto small = s.ask(c, 5);
+  const auto small = s.ask(b, 5);
   EXPECT_FALSE(s.admitted(small));
   s.all.at(large).no_room = true;
   s.taken(large, false);
