@@ -206,7 +206,7 @@ struct OperationStatus {
   bool success = false;      // done: every byte copied and verified, or nothing was to do
   std::uint32_t blocks = 0;  // done: copied by this operation
   std::string message;       // done and not success, or blocks were dropped: why
-  // Of a successful save; with blocks all that were asked for. Early Managers count dropped as resident.
+  // Of a successful save; with blocks all that were asked for.
   std::uint32_t resident = 0;  // not copied: they are there, or another publisher saves them
   std::uint32_t dropped = 0;   // not copied: they found no memory; save them again if they count
 };

@@ -552,7 +552,7 @@ typedef struct orbitkv_operation_status {
   bool success;       // done: every byte copied and verified, or nothing was to do
   uint32_t blocks;    // done: copied by this operation
   char message[512];  // done, and no success or blocks dropped: why; cut if too long
-  // Of a successful save; with blocks all that were asked for. Early Managers count dropped as resident.
+  // Of a successful save; with blocks all that were asked for.
   uint32_t resident;  // not copied: they are there, or another publisher saves them
   uint32_t dropped;   // not copied: they found no memory; save them again if they count
 } orbitkv_operation_status;

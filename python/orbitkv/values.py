@@ -167,8 +167,7 @@ class _Status:
 class SaveStatus(_Status):
     """Of a save. Of one that is done and a success, the blocks that were given are these: `blocks`
     were copied, `resident` are there already or another publisher saves them, `dropped` found no
-    memory - message says why; save them again if they count. An early Manager counts dropped ones as
-    resident."""
+    memory - message says why; save them again if they count."""
 
     resident: int = 0
     dropped: int = 0

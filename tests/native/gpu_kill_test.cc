@@ -262,6 +262,7 @@ TEST_P(GpuKill, AWaitingEngineOnTheSameDeviceTakesOver) {
 TEST_P(GpuKill, AtAnyMomentUnderLoad) {
   std::mt19937_64 random(20264);
   std::uint64_t hash = 1;
+  std::uint32_t found = 0;
   for (int moment = 0; moment < 12; ++moment, hash += 100'000) {
     SCOPED_TRACE(moment);
     Process engine = start();
@@ -274,7 +275,6 @@ TEST_P(GpuKill, AtAnyMomentUnderLoad) {
     const auto status = manager_.status();
     EXPECT_EQ(status["pool.used"], status["blocks"] * kSlotBytes + status["pool.quarantined"]);
     EXPECT_LE(status["pool.quarantined"], (moment + 1) * 16 * kSlotBytes);
-    std::uint32_t found = 0;
     for (std::uint64_t first = hash; first < hash + 64 * 1000; first += 64) {
       const auto restored = witness_.restore(0, first, 64);
       EXPECT_TRUE(restored.hits == 0 || restored.status.success) << restored.status.message;
@@ -282,8 +282,8 @@ TEST_P(GpuKill, AtAnyMomentUnderLoad) {
       found += restored.hits;
       if (restored.hits < 64) break;
     }
-    EXPECT_GT(found + moment, 0u) << "the load did nothing";
   }
+  EXPECT_GT(found, 0u) << "the loads did nothing";
 }
 
 // The engine stands at a fault point while the Manager dies and comes back.
