@@ -191,11 +191,29 @@ nb::tuple to_tuple(const client::OperationStatus& s) {
 
 nb::tuple wait(Client& self, std::uint64_t handle, std::uint32_t timeout_ms) {
   client::OperationStatus status;
-  {
-    nb::gil_scoped_release release;
-    status = self.wait({handle}, timeout_ms);
-  }
+  check_heard(in_slices(timeout_ms, [&](std::uint32_t slice) {
+    status = self.wait({handle}, slice);
+    return status.done;
+  }));
   return to_tuple(status);
+}
+
+void wait_enqueued(Client& self, std::uint64_t handle, std::uint32_t timeout_ms) {
+  Outcome outcome;
+  check_heard(in_slices(timeout_ms, [&](std::uint32_t slice) {
+    outcome = self.wait_enqueued({handle}, slice);
+    return outcome.action != client::Action::kRetry;
+  }));
+  check(std::move(outcome));
+}
+
+void wait_connected(Client& self, std::uint32_t timeout_ms) {
+  Outcome outcome;
+  check_heard(in_slices(timeout_ms, [&](std::uint32_t slice) {
+    outcome = self.wait_connected(slice);
+    return outcome.ok();
+  }));
+  check(std::move(outcome));
 }
 
 std::vector<std::uint64_t> take_completed(Client& self) {
@@ -347,12 +365,7 @@ void bind_client(nb::module_& m) {
   bind_queries(c);
   bind_recoveries(c);
   c.def(nb::new_(&open), nb::arg("options"))
-      .def(
-          "wait_connected",
-          [](Client& self, std::uint32_t timeout_ms) {
-            without_gil([&] { return self.wait_connected(timeout_ms); });
-          },
-          nb::arg("timeout_ms"))
+      .def("wait_connected", &wait_connected, nb::arg("timeout_ms"))
       .def("register_rank", &register_rank, nb::arg("registration"))
       .def(
           "unregister",
@@ -366,12 +379,7 @@ void bind_client(nb::module_& m) {
       .def("start_save", &start_save, nb::arg("registration"), nb::arg("groups"), nb::arg("ready_stream"))
       .def("start_restore", &start_restore, nb::arg("registration"), nb::arg("loads"),
            nb::arg("ready_stream"), nb::arg("layer_events"))
-      .def(
-          "wait_enqueued",
-          [](Client& self, std::uint64_t handle, std::uint32_t timeout_ms) {
-            without_gil([&] { return self.wait_enqueued({handle}, timeout_ms); });
-          },
-          nb::arg("handle"), nb::arg("timeout_ms"))
+      .def("wait_enqueued", &wait_enqueued, nb::arg("handle"), nb::arg("timeout_ms"))
       .def("report", &report, nb::arg("handle"))
       .def(
           "poll", [](Client& self, std::uint64_t handle) { return to_tuple(self.poll({handle})); },
@@ -392,9 +400,13 @@ void raise_outcome(const std::exception_ptr& p, void*) {
   try {
     std::rethrow_exception(p);
   } catch (const OutcomeError& e) {
-    nb::object error = nb::module_::import_("orbitkv.errors")
-                           .attr("from_outcome")(static_cast<int>(e.outcome.action), e.outcome.message);
-    PyErr_SetObject(error.type().ptr(), error.ptr());
+    try {
+      nb::object error = nb::module_::import_("orbitkv.errors")
+                             .attr("from_outcome")(static_cast<int>(e.outcome.action), e.outcome.message);
+      PyErr_SetObject(error.type().ptr(), error.ptr());
+    } catch (nb::python_error& signal) {
+      signal.restore();  // Ctrl-C came during the call: Python's code hears it first, and it goes before
+    }
   }
 }
 

@@ -3,6 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -54,6 +57,36 @@ void without_gil(F&& call) {
     outcome = call();
   }
   check(std::move(outcome));
+}
+
+// A Ctrl-C within a call that waits is heard this much later at most.
+inline constexpr std::uint32_t kSliceMs = 50;
+
+// Waits in slices without the GIL, and lets Python handle its signals between them: `wait` gets
+// milliseconds and says whether all is over. One that returns before its time has nothing to wait for.
+// False: a handler raised, as Ctrl-C does; the exception is set, and what was waited for goes on.
+template <class F>
+bool in_slices(std::uint32_t timeout_ms, F&& wait) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  for (std::uint32_t slice = std::min(timeout_ms, kSliceMs);;) {
+    bool over = false;
+    {
+      nb::gil_scoped_release release;
+      const auto slice_end = Clock::now() + std::chrono::milliseconds(slice);
+      over = wait(slice) || Clock::now() < slice_end;
+    }
+    const auto now = Clock::now();
+    if (over || now >= end) return true;
+    if (PyErr_CheckSignals() != 0) return false;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - now).count();
+    slice = static_cast<std::uint32_t>(std::min<std::int64_t>(left, kSliceMs));
+  }
+}
+
+// Python's own exception, once a handler has raised.
+inline void check_heard(bool heard) {
+  if (!heard) throw nb::python_error();
 }
 
 }  // namespace orbitkv::python

@@ -72,7 +72,15 @@ class Group {
   // By a thread that brings its frames nobody can be told, so it does not wait for that.
   ~Group() {
     if (within_carrier()) carrier_->of->stop();
-    end(UINT32_MAX);
+    closed_ = true;
+    const std::shared_ptr<PrefixGroup> of = group_;
+    if (!of) return;
+    bool finished = false;
+    {
+      nb::gil_scoped_release release;
+      finished = of->finish();
+    }
+    if (finished) let_go(of);
   }
   Group(const Group&) = delete;
 
@@ -87,18 +95,44 @@ class Group {
     if (group_ && within_carrier())
       check({client::Action::kReject,
              "close() within send() or receive() of the group's carrier; close it from another thread"});
-    end(timeout_ms.value_or(UINT32_MAX));
+    closed_ = true;
+    std::shared_ptr<PrefixGroup> of = group_;
+    if (!of) return;
+    bool finished = false;
+    const bool heard = in_slices(timeout_ms.value_or(UINT32_MAX),
+                                 [&](std::uint32_t slice) { return finished = of->finish(slice); });
+    if (finished) return let_go(std::move(of));
+    {
+      nb::gil_scoped_release release;
+      of.reset();
+    }
+    check_heard(heard);
   }
   // A close() by another thread leaves the group to the calls that run.
   template <class F>
   void call(F what) {
-    std::shared_ptr<PrefixGroup> of = closed_ ? nullptr : group_;
-    if (!of) check({client::Action::kReject, "the group is closed"});
+    std::shared_ptr<PrefixGroup> of = open_one();
     without_gil([&] {
       const client::Outcome outcome = what(*of);
       of.reset();
       return outcome;
     });
+  }
+  // call() of what waits: it gets milliseconds, and `over` says whether it is known.
+  template <class F, class Over>
+  void call_for(std::uint32_t timeout_ms, F what, Over over) {
+    std::shared_ptr<PrefixGroup> of = open_one();
+    client::Outcome outcome;
+    const bool heard = in_slices(timeout_ms, [&](std::uint32_t slice) {
+      outcome = what(*of, slice);
+      return !outcome.ok() || over();
+    });
+    {
+      nb::gil_scoped_release release;
+      of.reset();
+    }
+    check_heard(heard);
+    check(std::move(outcome));
   }
 
  private:
@@ -107,16 +141,11 @@ class Group {
     const Box::Threads& threads = *carrier_->threads;
     return std::find(threads.begin(), threads.end(), std::this_thread::get_id()) != threads.end();
   }
-  void end(std::uint32_t timeout_ms) {
-    closed_ = true;
-    std::shared_ptr<PrefixGroup> of = group_;
-    if (!of) return;
-    bool finished = false;
-    {
-      nb::gil_scoped_release release;
-      finished = of->finish(timeout_ms);
-    }
-    if (!finished) return;
+  std::shared_ptr<PrefixGroup> open_one() const {
+    if (closed_ || !group_) check({client::Action::kReject, "the group is closed"});
+    return group_;
+  }
+  void let_go(std::shared_ptr<PrefixGroup> of) {
     std::shared_ptr<PrefixGroup> last = std::exchange(group_, nullptr);
     nb::gil_scoped_release release;
     of.reset();
@@ -145,7 +174,9 @@ nb::object text_of(const std::string& message) {
 
 nb::tuple poll(Group& self, std::uint64_t claim, std::uint32_t timeout_ms) {
   client::CommonPrefix out;
-  self.call([&](PrefixGroup& of) { return of.poll(claim, timeout_ms, out); });
+  self.call_for(
+      timeout_ms, [&](PrefixGroup& of, std::uint32_t slice) { return of.poll(claim, slice, out); },
+      [&] { return !out.loading; });
   nb::list seats;
   for (const auto& seat : out.leases) {
     nb::list leases;
@@ -159,7 +190,9 @@ nb::tuple poll(Group& self, std::uint64_t claim, std::uint32_t timeout_ms) {
 
 nb::tuple wait(Group& self, std::uint64_t claim, std::uint32_t timeout_ms) {
   client::CommonRestore out;
-  self.call([&](PrefixGroup& of) { return of.wait(claim, timeout_ms, out); });
+  self.call_for(
+      timeout_ms, [&](PrefixGroup& of, std::uint32_t slice) { return of.wait(claim, slice, out); },
+      [&] { return out.done && out.quiet; });
   return nb::make_tuple(out.done, out.success, out.quiet, text_of(out.message));
 }
 

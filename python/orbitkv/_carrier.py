@@ -126,7 +126,7 @@ def _end_all() -> None:
         group.stop()
     deadline = time.monotonic() + _END
     for group in groups:
-        with suppress(Exception):  # where a carrier ends the process
+        with suppress(BaseException):  # where a carrier ends the process; a Ctrl-C, which must not leave the rest
             group.close(int(max(0.0, deadline - time.monotonic()) * 1000))
     del groups
     for pump in pumps:

@@ -97,6 +97,9 @@ class CacheManagerClient:
     None takes ORBITKV_TRACE_TRANSFERS, without which nothing is traced. early_leases: a query
     is leased while the last of its blocks still come from SSD; restores wait for theirs, and
     fail if one then cannot be read.
+
+    Ctrl-C ends wait_connected(), wait_save(), wait_restore() and wait_restore_enqueued() at once, and
+    what was waited for goes on; other calls hear it when they end, timeout_ms at most.
     """
 
     def __init__(
