@@ -167,7 +167,8 @@ class _Status:
 class SaveStatus(_Status):
     """Of a save. Of one that is done and a success, the blocks that were given are these: `blocks`
     were copied, `resident` are there already or another publisher saves them, `dropped` found no
-    memory - message says why; save them again if they count."""
+    place - message says why; save them again if they count. At most 65,536 blocks are being saved at once
+    in a Manager: what is more goes in parts, each after wait_save() of the one before."""
 
     resident: int = 0
     dropped: int = 0

@@ -128,10 +128,16 @@ OperationStatus OperationTable::status_of(OperationHandle handle) const {
   if (state.left > 0) return {};
   OperationStatus status{true, state.success, state.blocks, state.message, state.resident, state.left_out};
   if (status.dropped > 0 && status.message.empty())
-    status.message = format_text(
-        "%u of %u blocks were dropped: %s", status.dropped, status.blocks + status.resident + status.dropped,
-        state.being_made ? "the Manager's memory was still being made"
-                         : "the Manager's pool has no room that may be evicted (orbitkv status)");
+    status.message =
+        format_text("%u of %u blocks were dropped: ", status.dropped,
+                    status.blocks + status.resident + status.dropped) +
+        (state.being_made
+             ? "the Manager's memory was still being made"
+             : format_text(
+                   "the Manager's pool (orbitkv status) or block table (serve --max-blocks) has no room that "
+                   "may be evicted, or more than %u blocks were being saved at once: save the rest "
+                   "again, many in smaller parts",
+                   limits::kInflightImages));
   return status;
 }
 

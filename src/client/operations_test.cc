@@ -57,6 +57,8 @@ TEST(OperationTable, BlocksThatFoundNoMemoryAreCountedAndSaid) {
   EXPECT_EQ(status.resident, 4u);
   EXPECT_EQ(status.dropped, 3u);
   EXPECT_NE(status.message.find("3 of 11 blocks were dropped"), std::string::npos) << status.message;
+  for (const char* bound : {"pool", "--max-blocks", "65536 blocks were being saved at once", "smaller parts"})
+    EXPECT_NE(status.message.find(bound), std::string::npos) << bound << ": " << status.message;
   table.finish(early, {true, 0, {}, 0, 5, true});
   EXPECT_NE(table.poll(early).message.find("being made"), std::string::npos);
   table.finish(none, {true, 2, {}, 3, 0});

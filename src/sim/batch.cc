@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "sim/cells.h"
 
 namespace orbitkv::sim {
@@ -41,6 +42,13 @@ void put(char* out, std::size_t room, const std::string& text) {
   ::_exit(0);
 }
 
+std::string how_it_ended(int status) {
+  if (!WIFSIGNALED(status)) return format_text("the process ended with exit status %d", WEXITSTATUS(status));
+  const char* const name = ::sigabbrev_np(WTERMSIG(status));
+  return format_text("signal %d (SIG%s) ended the process; its last words, if it had any, are above",
+                     WTERMSIG(status), name ? name : "?");
+}
+
 // A process works through the batch until it ends or is stopped. Returns the next seed.
 std::uint64_t run_worker(const Batch& batch, std::uint8_t* reached,
                          const std::function<bool(const SeedResult&)>& each, bool& go_on) {
@@ -65,7 +73,7 @@ std::uint64_t run_worker(const Batch& batch, std::uint8_t* reached,
   ::waitpid(child, &status, 0);
   const bool fine = WIFEXITED(status) && WEXITSTATUS(status) == 0;
   if (!fine && go_on && next < batch.first + batch.count)
-    go_on = each({next++, 0, 0, 0, "stopped", "the process did not survive; its last words are above"});
+    go_on = each({next++, 0, 0, 0, "stopped", how_it_ended(status)});
   return next;
 }
 

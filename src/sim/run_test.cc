@@ -196,6 +196,7 @@ std::vector<std::string> findings_of_a_batch(Plant plant) {
   std::vector<std::uint8_t> reached;
   run_batch({1, 2, {300, plant}}, reached, [&](const SeedResult& result) {
     found.push_back(result.checker);
+    if (result.checker == "stopped") EXPECT_NE(result.text.find("SIGABRT"), std::string::npos) << result.text;
     return true;
   });
   return found;

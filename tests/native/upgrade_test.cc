@@ -183,6 +183,18 @@ TEST(UpgradeByHangup, OneThatCannotSayWhatItCouldGoOnWithIsRefused) {
   EXPECT_NE(kept.said().find("No such file"), std::string::npos) << kept.said();
 }
 
+TEST_F(Upgrade, WhatIsNoOrbitkvIsNotAdvisedToComeWithoutBeingAsked) {
+  EXPECT_EQ(kept.upgrade({"--binary", directory.path()}), 1);
+  EXPECT_NE(kept.said().find("is a directory"), std::string::npos) << kept.said();
+  for (const char* other : {"/bin/cat", "/bin/true"}) {
+    EXPECT_EQ(kept.upgrade({"--binary", other}), 1);
+    EXPECT_NE(kept.said().find("cannot say what it could go on with"), std::string::npos) << kept.said();
+    EXPECT_NE(kept.said().find("Is it orbitkv?"), std::string::npos) << kept.said();
+    EXPECT_EQ(kept.said().find("all the same"), std::string::npos) << kept.said();
+  }
+  EXPECT_EQ(kept.manager_pid(), pid) << "it serves on";
+}
+
 pid_t other_child(pid_t parent, pid_t known) {
   const std::string id = std::to_string(parent);
   std::ifstream children("/proc/" + id + "/task/" + id + "/children");

@@ -113,16 +113,24 @@ Status check_successor(const UpgradeFlags& flags, const Running& now) {
   if (path[0] != '/') return reject("--binary '" + path + "': give an absolute path, for the keeper runs it");
   if (::access(path.c_str(), X_OK) != 0)
     return errno_error("'" + path + "' cannot be run: put a program there, or give --binary");
-  const char* const remedy = "; --cold upgrades all the same, and lets go of what is kept";
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error))
+    return reject("'" + path + "' is a directory: give the program in it with --binary");
+  const char* const unasked =
+      ". Is it orbitkv? If it is, --cold upgrades to it without asking, and lets go of what is kept";
   const auto said = said_by(path);
   if (!said.ok())
-    return reject(path + " cannot say what it could go on with: " + said.error().message() + remedy);
+    return reject(path + " cannot say what it could go on with: " + said.error().message() + unasked);
   const json can = json::parse(*said, nullptr, false);
-  const std::uint64_t format = can.is_object() ? can.value("kept_format", std::uint64_t{0}) : 0;
+  if (!can.is_object() || !can.contains("kept_format"))
+    return reject(path + " cannot say what it could go on with: it gave no answer to serve --can-keep" +
+                  unasked);
+  const auto format = can.value("kept_format", std::uint64_t{0});
   if (format == now.format) return ok_status();
-  return reject(format_text("%s goes on with kept memory of format %llu, what is kept has format %llu%s",
-                            path.c_str(), static_cast<unsigned long long>(format),
-                            static_cast<unsigned long long>(now.format), remedy));
+  return reject(format_text(
+      "%s goes on with kept memory of format %llu, what is kept has format %llu; "
+      "--cold upgrades all the same, and lets go of what is kept",
+      path.c_str(), static_cast<unsigned long long>(format), static_cast<unsigned long long>(now.format)));
 }
 
 // Whom the one that was asked for follows.

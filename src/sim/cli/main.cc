@@ -123,12 +123,18 @@ int main(int argc, char** argv) {
   sigaction(SIGINT, &action, nullptr);
   Flags flags;
   CLI::App app(kAbout, "orbitkv-sim");
+  // CLI11 takes "-3" for a very large one.
+  const auto whole = [](const std::string& text) -> std::string {
+    return text.find_first_not_of("0123456789") == std::string::npos ? ""
+                                                                     : text + " is no whole number from 0 up";
+  };
   const auto some = [](const std::string& text) -> std::string {
     return text.find_first_not_of("0") == std::string::npos ? "is 0: nothing would be run" : "";
   };
-  app.add_option("--seed", flags.seed, "the first seed")->capture_default_str();
-  app.add_option("--seeds", flags.seeds, "how many seeds")->check(some)->capture_default_str();
+  app.add_option("--seed", flags.seed, "the first seed")->check(whole)->capture_default_str();
+  app.add_option("--seeds", flags.seeds, "how many seeds")->check(whole)->check(some)->capture_default_str();
   app.add_option("--ops", flags.run.actions, "actions of a seed's program")
+      ->check(whole)
       ->check(some)
       ->capture_default_str();
   app.add_flag("--json", flags.json, "the last line is one JSON object");
