@@ -33,7 +33,7 @@ std::unique_ptr<client::Carrier> CarrierPump::start(const orbitkv_carrier& calls
 
 CarrierPump::~CarrierPump() {
   if (::getpid() != process_) {  // a forked child: neither to be joined nor destroyed
-    static_cast<void>(threads_.release());
+    [[maybe_unused]] const auto* left = threads_.release();
     return;
   }
   if (mailbox_) mailbox_->stop();

@@ -33,7 +33,7 @@ class ClientCarrier final : public Carrier {
   }
   ~ClientCarrier() override {
     if (!state_->queues.here()) {  // the threads are the parent's, and wait on what is here
-      static_cast<void>(state_.release());
+      [[maybe_unused]] const auto* left = state_.release();
       return;
     }
     state_->queues.stop();

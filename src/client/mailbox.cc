@@ -38,7 +38,8 @@ struct Mailbox::Impl {
 Mailbox::Mailbox(std::size_t participants) : impl_(std::make_unique<Impl>(participants)) {}
 
 Mailbox::~Mailbox() {
-  if (!impl_->queues.here()) static_cast<void>(impl_.release());
+  if (impl_->queues.here()) return;
+  [[maybe_unused]] const auto* left = impl_.release();
 }
 
 bool Mailbox::take(std::uint32_t timeout_ms, Parcel& out) {

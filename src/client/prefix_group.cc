@@ -163,7 +163,7 @@ std::unique_ptr<PrefixGroup> PrefixGroup::open(const Options& options, std::vect
 
 PrefixGroup::~PrefixGroup() {
   if (!impl_->here()) {
-    static_cast<void>(impl_.release());
+    [[maybe_unused]] const auto* left = impl_.release();
     return;
   }
   stop();
