@@ -208,7 +208,7 @@ struct OperationStatus {
   std::string message;       // done and not success, or blocks were dropped: why
   // Of a successful save; with blocks all that were asked for.
   std::uint32_t resident = 0;  // not copied: they are there, or another publisher saves them
-  std::uint32_t dropped = 0;   // not copied: they found no memory; save them again if they count
+  std::uint32_t dropped = 0;   // not copied: a bound was met, message says which; save them again
 };
 
 // Host observations, nanoseconds since the call; only with Options::trace_file.

@@ -554,7 +554,7 @@ typedef struct orbitkv_operation_status {
   char message[512];  // done, and no success or blocks dropped: why; cut if too long
   // Of a successful save; with blocks all that were asked for.
   uint32_t resident;  // not copied: they are there, or another publisher saves them
-  uint32_t dropped;   // not copied: they found no memory; save them again if they count
+  uint32_t dropped;   // not copied: a bound was met, message says which; save them again
 } orbitkv_operation_status;
 #define ORBITKV_OPERATION_STATUS_INIT {sizeof(orbitkv_operation_status), false, false, 0, "", 0, 0}
 
