@@ -64,22 +64,22 @@ inline constexpr std::uint64_t kNoStream = ~std::uint64_t{0};
 // One fragment of every block: layer x component. Block b, row r starts at
 // base + b * block_stride + r * row_stride and holds row_bytes.
 struct Layer {
-  std::string name;  // for messages
+  std::string name;  // for messages and layer events; components of one layer share it
   std::uint16_t group = 0;
   std::uint16_t component = 0;  // 0 = K (or K and V together), 1 = V
   std::byte* base = nullptr;
-  std::uint64_t bytes = 0;  // of the engine's allocation from base on; all ranges lie inside
-  std::uint64_t block_stride = 0;
-  std::uint32_t rows = 1;
+  std::uint64_t bytes = 0;         // of the engine's allocation from base on; all ranges lie inside
+  std::uint64_t block_stride = 0;  // bytes, as the next two
+  std::uint32_t rows = 1;          // of a block
   std::uint64_t row_bytes = 0;
-  std::uint64_t row_stride = 0;
+  std::uint64_t row_stride = 0;  // unused for one row
 };
 
 struct Group {
   std::uint16_t id = 0;
-  std::uint16_t shard = 0;
-  std::uint16_t shards = 1;
-  bool writer = true;
+  std::uint16_t shard = 0;   // that the rank reads and writes of each block; ranks that hold the same bytes
+  std::uint16_t shards = 1;  // (MLA, replicated KV) name the same one,
+  bool writer = true;        // and one of them is its writer
   RecoveryRule rule = RecoveryRule::kPrefix;
   std::uint32_t window_tokens = 0;  // kWindow: > 0; else 0
 };
@@ -91,10 +91,10 @@ struct Registration {
   std::uint16_t world_size = 1;
   // "cpu:0", "cuda:<ordinal>" as this process counts them, or "GPU-<uuid>" / "MIG-<uuid>".
   std::string device = "cpu:0";
-  std::uint32_t num_blocks = 0;
-  std::uint32_t block_tokens = 0;
-  std::vector<Group> groups;  // ascending ids; the first is 0, a prefix group
-  std::vector<Layer> layers;  // in the engine's consuming order
+  std::uint32_t num_blocks = 0;    // block ids are below it
+  std::uint32_t block_tokens = 0;  // tokens a block
+  std::vector<Group> groups;       // ascending ids; the first is 0, a prefix group
+  std::vector<Layer> layers;       // in the engine's consuming order
 };
 
 struct RegistrationHandle {
@@ -161,7 +161,7 @@ struct RecoverySet {
 };
 struct RecoveryLease {
   std::uint16_t group = 0;
-  std::uint32_t pages = 0;
+  std::uint32_t pages = 0;  // blocks
   LeaseId lease;
 };
 struct Recovered {
@@ -175,8 +175,8 @@ struct Recovered {
 
 struct SaveGroup {
   std::uint16_t group = 0;
-  std::span<const std::uint32_t> blocks;
-  std::span<const BlockHash> hashes;  // one a block
+  std::span<const std::uint32_t> blocks;  // of the registration
+  std::span<const BlockHash> hashes;      // one a block
 };
 struct Load {
   LeaseId lease;
@@ -221,10 +221,10 @@ struct OperationReport {
 
 struct Health {
   bool connected = false;
-  std::uint64_t incarnation = 0;  // of the Manager
-  std::uint64_t reconnects = 0;
-  std::uint32_t open_operations = 0;
-  std::string message;  // not connected: why
+  std::uint64_t incarnation = 0;      // of the Manager
+  std::uint64_t reconnects = 0;       // sessions after the first
+  std::uint32_t open_operations = 0;  // saves and restores that have not ended
+  std::string message;                // not connected: why
 };
 
 // What the publishes of an instance do now, and what it lost for want of memory.
@@ -245,11 +245,11 @@ class Client {
 
   // Waits until a session stands, timeout_ms at most.
   Outcome wait_connected(std::uint32_t timeout_ms);
-
+  // Lends the memory. kReject names what is wrong with it; a Manager that comes later is told then.
   Outcome register_rank(const Registration& registration, RegistrationHandle& out);
   // Stops admission, waits for the registration's operations, then forgets the memory.
   Outcome unregister(RegistrationHandle registration);
-
+  // Which positions of the list are there, in memory or on SSD. Reads and pins nothing.
   Outcome query_candidates(InstanceId instance, std::span<const BlockHash> hashes,
                            std::string_view request_id, std::uint16_t group, Candidates& out);
   // A query or poll that is not answered in time gives back what its late answer leases.
@@ -286,7 +286,7 @@ class Client {
                         Recovered& out);
   // Ends all of its leases that are not consumed.
   Outcome cancel_recovery(InstanceId instance, std::string_view request_id, const Ticket& ticket);
-  Outcome release(LeaseId lease);
+  Outcome release(LeaseId lease);  // that is not restored, or not to its end
   // A ticket of another revision is left alone.
   Outcome cancel_query(InstanceId instance, std::string_view request_id, const Ticket& ticket);
   Outcome cancel_query(InstanceId instance, std::string_view request_id, std::uint16_t group) {
@@ -299,7 +299,7 @@ class Client {
   // What an interest in the instance would be bound to now: for Participant::authority, if whoever
   // registered its ranks asks. kRetry: not all of them are registered.
   Outcome interest_authority(InstanceId instance, InterestAuthority& out);
-  Outcome ping();
+  Outcome ping();  // one round trip over the session
 
   // A failing outcome: nothing was sent and no page is lent.
   // The caller's thread never waits for the device; its current device context is kept. It
@@ -314,8 +314,8 @@ class Client {
   // enqueue waits for them. kRecompute: the operation ended without (the message says why);
   // kRetry: not in time. With layer events still unrecorded nothing may wait for them.
   Outcome wait_enqueued(OperationHandle handle, std::uint32_t timeout_ms);
-  OperationStatus poll(OperationHandle handle);
-  OperationStatus wait(OperationHandle handle, std::uint32_t timeout_ms);
+  OperationStatus poll(OperationHandle handle);                            // at once
+  OperationStatus wait(OperationHandle handle, std::uint32_t timeout_ms);  // not done: still lent
   // Ids of operations that ended since the last call (each once); completion_fd() is an
   // eventfd that is readable when there are some.
   std::vector<OperationHandle> take_completed();
@@ -324,7 +324,7 @@ class Client {
   Outcome report(OperationHandle handle, OperationReport& out);
   // A finished handle is forgotten; an open one goes on and is forgotten when it ends.
   void drop(OperationHandle handle);
-
+  // Of this session, without asking the Manager. peer_alive: false: its process has ended, or there is none.
   Health health() const;
   bool peer_alive() const;
   // kReject: the instance is not registered.

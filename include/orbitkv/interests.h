@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "orbitkv/client.h"
+#include "orbitkv/frames.h"
 
 namespace orbitkv::client {
 
@@ -28,23 +29,23 @@ struct Participant {
 class Carrier {
  public:
   struct Arrival {
-    std::uint32_t participant = 0;
-    std::uint64_t token = 0;  // of the frame that this one answers
+    ParticipantIndex participant;
+    FrameToken token;  // of the frame that this one answers
     std::vector<std::byte> frame;
   };
   virtual ~Carrier() = default;
   // Returns at once. Any thread.
-  virtual void send(std::uint32_t participant, std::uint64_t token, std::vector<std::byte> frame) = 0;
+  virtual void send(ParticipantIndex participant, FrameToken token, std::vector<std::byte> frame) = 0;
   // The next answer; false: none within the time. One thread.
   virtual bool receive(std::uint32_t timeout_ms, Arrival& out) = 0;
   // What hindered the frames of the participant last: told with a claim that ends without its answer.
   // Any thread.
-  virtual std::string trouble(std::uint32_t participant) const {
+  virtual std::string trouble(ParticipantIndex participant) const {
     static_cast<void>(participant);
     return {};
   }
   // What came of the participant was an answer: what hindered it before is over.
-  virtual void heard(std::uint32_t participant) { static_cast<void>(participant); }
+  virtual void heard(ParticipantIndex participant) { static_cast<void>(participant); }
   // Nothing comes or goes any more: a group that is stopped waits for no answer then.
   virtual bool over() const { return false; }
 };
@@ -57,8 +58,8 @@ std::unique_ptr<Carrier> carry_over(std::vector<Client*> clients, Outcome& outco
 class Mailbox {
  public:
   struct Parcel {
-    std::uint32_t participant = 0;
-    std::uint64_t token = 0;
+    ParticipantIndex participant;
+    FrameToken token;
     std::vector<std::byte> frame;
   };
   // As many as the group has, 64 at most. What is sent to others, or comes from them, is lost.
@@ -68,10 +69,10 @@ class Mailbox {
   bool take(std::uint32_t timeout_ms, Parcel& out);
   // An answer, with the participant and the token of the frame that it answers. kReject: no such
   // participant, or larger than any frame.
-  Outcome arrived(std::uint32_t participant, std::uint64_t token, std::span<const std::byte> frame);
+  Outcome arrived(ParticipantIndex participant, FrameToken token, std::span<const std::byte> frame);
   // What hinders the transport, of all participants or of one: Carrier::trouble(). 256 bytes of it.
   void hindered(std::string why);
-  void hindered(std::uint32_t participant, std::string why);
+  void hindered(ParticipantIndex participant, std::string why);
   // Nothing comes in or goes out any more, and take() returns. By itself when the group ends.
   void stop();
   bool stopped() const;
@@ -98,8 +99,8 @@ struct CommonPrefix {
   std::uint32_t blocks = 0;  // every rank can restore exactly these; 0: none, and nothing is held
   // By participant, one a group. A rank restores with the leases of its own.
   std::vector<std::vector<RecoveryLease>> leases;
-  Missing why = Missing::kNone;   // no blocks: why, as far as a Manager said so
-  std::uint32_t participant = 0;  // that it was for
+  Missing why = Missing::kNone;  // no blocks: why, as far as a Manager said so
+  ParticipantIndex participant;  // that it was for
   std::string message;
 };
 struct CommonRestore {
@@ -109,6 +110,15 @@ struct CommonRestore {
   // into are not the engine's, whatever the outcome: a failure at one rank stops no copy of another.
   bool quiet = false;
   std::string message;
+};
+
+// What went to a participant and came of it, since the group was opened: how a carrier that loses frames,
+// and never says so, is told from a Manager that has nothing.
+struct ParticipantStats {
+  std::uint64_t sent = 0;      // frames given to the carrier, each as often as it was sent again
+  std::uint64_t answered = 0;  // of them, each once
+  std::uint64_t astray = 0;    // came of it, and answered nothing: late, doubled, spoilt or of no claim
+  std::uint64_t silent = 0;    // claims that ran out of time because nothing of it answered
 };
 
 class PrefixGroup {
@@ -144,6 +154,8 @@ class PrefixGroup {
   Outcome wait(std::uint64_t claim, std::uint32_t timeout_ms, CommonRestore& out);
   // Gives back what is held, and forgets the claim. Copies that run go on.
   Outcome close(std::uint64_t claim);
+  // By participant. kReject: in a forked child.
+  Outcome stats(std::vector<ParticipantStats>& out) const;
 
   struct Impl;
 

@@ -131,8 +131,8 @@ typedef struct orbitkv_health_info {
   bool connected;
   uint32_t open_operations;
   uint64_t incarnation;  // of the Manager
-  uint64_t reconnects;
-  char message[512];  // not connected: why; cut if too long
+  uint64_t reconnects;   // sessions after the first
+  char message[512];     // not connected: why; cut if too long
 } orbitkv_health_info;
 #define ORBITKV_HEALTH_INIT {sizeof(orbitkv_health_info), false, 0, 0, 0, ""}
 
@@ -188,9 +188,9 @@ typedef enum orbitkv_rule {
 typedef struct orbitkv_group {
   size_t size;
   uint16_t id;
-  uint16_t shard;
-  uint16_t shards;
-  bool writer;
+  uint16_t shard;   // that the rank reads and writes of each block; ranks that hold the same bytes
+  uint16_t shards;  // (MLA, replicated KV) name the same one,
+  bool writer;      // and one of them is its writer
   orbitkv_rule rule;
   uint32_t window_tokens;  // ORBITKV_RULE_WINDOW: above 0; else 0
 } orbitkv_group;
@@ -454,9 +454,9 @@ typedef struct orbitkv_common_prefix {
   uint32_t blocks;               // every rank can restore exactly these; 0: none, and nothing is held
   orbitkv_common_lease* leases;  // the caller's array, one a participant and group
   size_t lease_capacity;
-  size_t lease_count;  // out
-  int32_t missing;     // no blocks: ORBITKV_MISSING_*, 0 where no Manager gave a reason
-  uint32_t participant;
+  size_t lease_count;    // out
+  int32_t missing;       // no blocks: ORBITKV_MISSING_*, 0 where no Manager gave a reason
+  uint32_t participant;  // that it was for
   char message[512];
 } orbitkv_common_prefix;
 #define ORBITKV_COMMON_PREFIX_INIT {sizeof(orbitkv_common_prefix), 0, 0, NULL, 0, 0, 0, 0, ""}
@@ -482,6 +482,18 @@ ORBITKV_API orbitkv_action orbitkv_group_wait(orbitkv_group_of_managers* group, 
 // Gives back what is held and forgets the claim. Copies that run go on.
 ORBITKV_API orbitkv_action orbitkv_group_close(orbitkv_group_of_managers* group, uint64_t claim,
                                                orbitkv_error* error);
+// What went to a participant and came of it, since the group was opened.
+typedef struct orbitkv_participant_stats {
+  size_t size;
+  uint64_t sent;      // frames, each as often as it was sent again
+  uint64_t answered;  // of them, each once
+  uint64_t astray;    // came of it, and answered nothing: late, doubled, spoilt or of no claim
+  uint64_t silent;    // claims that ran out of time because nothing of it answered
+} orbitkv_participant_stats;
+#define ORBITKV_PARTICIPANT_STATS_INIT {sizeof(orbitkv_participant_stats), 0, 0, 0, 0}
+// participant: from 0, as the group was opened. REJECT: there is none of that number.
+ORBITKV_API orbitkv_action orbitkv_group_stats(orbitkv_group_of_managers* group, uint32_t participant,
+                                               orbitkv_participant_stats* out, orbitkv_error* error);
 
 // ---- save and restore ----
 

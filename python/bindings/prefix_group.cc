@@ -184,7 +184,7 @@ nb::tuple poll(Group& self, std::uint64_t claim, std::uint32_t timeout_ms) {
       leases.append(nb::make_tuple(lease.group, lease.pages, from_lease(lease.lease)));
     seats.append(leases);
   }
-  return nb::make_tuple(out.loading, out.blocks, seats, name_of(out.why), out.participant,
+  return nb::make_tuple(out.loading, out.blocks, seats, name_of(out.why), out.participant.value,
                         text_of(out.message));
 }
 
@@ -196,6 +196,16 @@ nb::tuple wait(Group& self, std::uint64_t claim, std::uint32_t timeout_ms) {
   return nb::make_tuple(out.done, out.success, out.quiet, text_of(out.message));
 }
 
+// By participant: (sent, answered, astray, silent).
+nb::list stats(Group& self) {
+  std::vector<client::ParticipantStats> found;
+  self.call([&](PrefixGroup& of) { return of.stats(found); });
+  nb::list out;
+  for (const client::ParticipantStats& each : found)
+    out.append(nb::make_tuple(each.sent, each.answered, each.astray, each.silent));
+  return out;
+}
+
 nb::object take(const Box& self, std::uint32_t timeout_ms) {
   Mailbox::Parcel out;
   bool taken = false;
@@ -205,11 +215,11 @@ nb::object take(const Box& self, std::uint32_t timeout_ms) {
   }
   if (!taken) return nb::none();
   const nb::bytes frame(reinterpret_cast<const char*>(out.frame.data()), out.frame.size());
-  return nb::make_tuple(out.participant, out.token, frame);
+  return nb::make_tuple(out.participant.value, out.token.value, frame);
 }
 
 void arrived(const Box& self, std::uint32_t participant, std::uint64_t token, const nb::bytes& frame) {
-  check(self.of->arrived(participant, token,
+  check(self.of->arrived({participant}, {token},
                          {reinterpret_cast<const std::byte*>(frame.c_str()), frame.size()}));
 }
 
@@ -221,7 +231,8 @@ void bind_mailbox(nb::module_& m) {
       .def(
           "hindered",
           [](const Box& self, std::string why, std::optional<std::uint32_t> participant) {
-            participant ? self.of->hindered(*participant, std::move(why)) : self.of->hindered(std::move(why));
+            participant ? self.of->hindered({*participant}, std::move(why))
+                        : self.of->hindered(std::move(why));
           },
           nb::arg("why"), nb::arg("participant") = nb::none())
       .def("brought_by_me", [](const Box& self) { self.threads->push_back(std::this_thread::get_id()); })
@@ -267,6 +278,7 @@ void bind_prefix_group(nb::module_& m) {
             self.call([&](PrefixGroup& of) { return of.close(claim); });
           },
           nb::arg("claim"))
+      .def("stats", &stats)
       .def("stop", &Group::stop)
       .def("close", &Group::close, nb::arg("timeout_ms") = nb::none());
 }

@@ -48,7 +48,7 @@ void CarrierPump::send_all() {
     std::string why;
     try {
       const std::int32_t sent =
-          calls_.send(calls_.ctx, out.participant, out.token, out.frame.data(), out.frame.size());
+          calls_.send(calls_.ctx, out.participant.value, out.token.value, out.frame.data(), out.frame.size());
       if (sent != 0) why = format_text("send returned %d", sent);
     } catch (...) {
       why = "send threw an exception";
@@ -73,7 +73,7 @@ void CarrierPump::receive_all() {
     if (bytes > static_cast<std::int64_t>(frame.size())) {
       why = "receive returned more bytes than a frame has";
     } else if (bytes > 0) {
-      why = mailbox_->arrived(participant, token, std::span(frame).first(static_cast<std::size_t>(bytes)))
+      why = mailbox_->arrived({participant}, {token}, std::span(frame).first(static_cast<std::size_t>(bytes)))
                 .message;
     } else if (bytes < 0 && why.empty()) {
       why = format_text("receive returned %lld", static_cast<long long>(bytes));

@@ -252,7 +252,7 @@ Outcome from_common(const client::CommonPrefix& in, orbitkv_common_prefix& out) 
   out.loading = in.loading ? 1 : 0;
   out.blocks = in.blocks;
   out.missing = static_cast<int32_t>(in.why);
-  out.participant = in.participant;
+  out.participant = in.participant.value;
   copy_text(in.message, out.message);
   return {};
 }

@@ -175,6 +175,11 @@ TEST(Orbitkv, AGroupSaysWhatItCannotBe) {
   EXPECT_EQ(found.loading, 0);
   EXPECT_EQ(found.blocks, 0u) << "there is no Manager";
   EXPECT_NE(std::string(found.message).find("participant 0"), std::string::npos) << found.message;
+  orbitkv_participant_stats stats = ORBITKV_PARTICIPANT_STATS_INIT;
+  EXPECT_EQ(orbitkv_group_stats(group, 0, &stats, &e), ORBITKV_OK) << e.message;
+  EXPECT_GT(stats.answered, 0u) << "the client answers that there is none";
+  EXPECT_EQ(orbitkv_group_stats(group, 0, nullptr, &e), ORBITKV_REJECT);
+  EXPECT_EQ(orbitkv_group_stats(nullptr, 0, &stats, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_group_restored(group, claim, 2, true, &e), ORBITKV_REJECT);
   EXPECT_EQ(orbitkv_group_wait(group, claim, 10'000, nullptr, &e), ORBITKV_REJECT);
   ASSERT_EQ(orbitkv_group_wait(group, claim, 10'000, &end, &e), ORBITKV_OK) << e.message;

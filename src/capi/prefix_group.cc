@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/text.h"
 #include "capi/carrier_pump.h"
 #include "capi/guarded.h"
 #include "orbitkv/interests.h"
@@ -150,6 +151,24 @@ orbitkv_action orbitkv_group_wait(orbitkv_group_of_managers* group, uint64_t cla
 
 orbitkv_action orbitkv_group_close(orbitkv_group_of_managers* group, uint64_t claim, orbitkv_error* error) {
   return with_group(group, error, [&](PrefixGroup& g) { return g.close(claim); });
+}
+
+orbitkv_action orbitkv_group_stats(orbitkv_group_of_managers* group, uint32_t participant,
+                                   orbitkv_participant_stats* out, orbitkv_error* error) {
+  return with_group(group, error, [&](PrefixGroup& g) {
+    Outcome outcome = orbitkv::capi::check_out(out);
+    if (!outcome.ok()) return outcome;
+    std::vector<orbitkv::client::ParticipantStats> all;
+    outcome = g.stats(all);
+    if (!outcome.ok()) return outcome;
+    if (participant >= all.size())
+      return reject(orbitkv::format_text("participant %u, and the group has %zu", participant, all.size()));
+    const orbitkv::client::ParticipantStats& of = all[participant];
+    orbitkv::capi::write_sized(orbitkv_participant_stats{sizeof(orbitkv_participant_stats), of.sent,
+                                                         of.answered, of.astray, of.silent},
+                               out);
+    return outcome;
+  });
 }
 
 }  // extern "C"

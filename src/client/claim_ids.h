@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "base/limits.h"
+#include "orbitkv/frames.h"
 
 namespace orbitkv::client {
 
@@ -14,6 +15,12 @@ namespace orbitkv::client {
 using ClaimNumber = std::uint32_t;
 constexpr ClaimNumber claim_number(InterestId interest) {
   return static_cast<ClaimNumber>(interest.value);
+}
+constexpr ClaimNumber claim_number(FrameToken token) {
+  return static_cast<ClaimNumber>(token.value >> 32);
+}
+constexpr FrameToken frame_token(InterestId claim, std::uint32_t number) {
+  return {std::uint64_t{claim_number(claim)} << 32 | number};
 }
 
 class ClaimIds {

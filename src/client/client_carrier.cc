@@ -26,9 +26,9 @@ class ClientCarrier final : public Carrier {
   // Once. Where a thread cannot start the destructor ends those that did.
   void start(const std::vector<Client*>& clients) {
     for (std::uint32_t i = 0; i < clients.size(); ++i)
-      state_->threads.emplace_back([&queues = state_->queues, i, client = clients[i]] {
+      state_->threads.emplace_back([&queues = state_->queues, at = ParticipantIndex{i}, client = clients[i]] {
         FrameQueues::Parcel out;
-        while (queues.take(std::nullopt, i, out)) queues.arrived({i, out.token, carry(out.frame, *client)});
+        while (queues.take(std::nullopt, at, out)) queues.arrived({at, out.token, carry(out.frame, *client)});
       });
   }
   ~ClientCarrier() override {
@@ -40,7 +40,7 @@ class ClientCarrier final : public Carrier {
     for (std::thread& thread : state_->threads) thread.join();
   }
 
-  void send(std::uint32_t participant, std::uint64_t token, std::vector<std::byte> frame) override {
+  void send(ParticipantIndex participant, FrameToken token, std::vector<std::byte> frame) override {
     state_->queues.send({participant, token, std::move(frame)});
   }
 

@@ -5,6 +5,7 @@
 
 #include "base/limits.h"
 #include "base/text.h"
+#include "client/claim_ids.h"
 
 namespace orbitkv::client {
 
@@ -29,16 +30,29 @@ Coordinator::Coordinator(Attempt attempt, TimePoint now)
   for (std::uint32_t i = 0; i < places_.size(); ++i) submit(i, now);
 }
 
+// A seat that is to give back what it has is told so in the same step.
+void Coordinator::move(std::uint32_t index, SeatEvent event, TimePoint now) {
+  SeatState& state = places_[index].state;
+  const SeatState before = state;
+  step(state, event);
+  if (state == SeatState::kCancelling && before != state) call(index, InterestVerb::kCancel, now);
+}
+
 // ---- frames ----
 
 // One frame of a seat is unanswered at a time; an answer to an earlier one is not looked at.
 void Coordinator::send(std::uint32_t index, wire::Buffer frame, TimePoint now) {
   Place& place = places_[index];
-  const std::uint64_t attempt = attempt_.interest.value & 0xFFFFFFFF;
-  place.token = attempt << 32 | ++last_token_;
+  place.token = frame_token(attempt_.interest, ++last_token_);
   place.frame = std::move(frame);
+  send_again(index, now);
+}
+
+void Coordinator::send_again(std::uint32_t index, TimePoint now) {
+  Place& place = places_[index];
   place.due = now + attempt_.times.resend;
-  sends_.push_back({index, place.token, place.frame});
+  if (place.silence.frames++ == 0) place.silence.since = now;
+  sends_.push_back({ParticipantIndex{index}, place.token, place.frame});
 }
 
 void Coordinator::call(std::uint32_t index, InterestVerb verb, TimePoint now) {
@@ -58,15 +72,13 @@ void Coordinator::call(std::uint32_t index, InterestVerb verb, TimePoint now) {
 void Coordinator::submit(std::uint32_t index, TimePoint now) {
   Place& place = places_[index];
   if (place.operation.value == limits::kInterestOperations) {  // there is no other: its time ends it
-    place.stage = Stage::kBack;
     place.due = end_;
     return;
   }
   place.operation = InterestOperation(place.operation.value + 1);
-  place.stage = Stage::kSubmitting;
   place.sent = 0;
   place.blocks = 0;
-  place.waits = place.asked = false;
+  move(index, SeatEvent::kSubmit, now);
   submit_part(index, now);
 }
 
@@ -90,29 +102,29 @@ void Coordinator::submit_part(std::uint32_t index, TimePoint now) {
 
 // Its time has come, and nothing of it is unanswered: a poll keeps what is held and tells what is new.
 void Coordinator::speak(std::uint32_t index, TimePoint now) {
-  switch (places_[index].stage) {
-    case Stage::kBack: return ordered_ ? void() : submit(index, now);
-    case Stage::kSubmitting: return submit_part(index, now);
-    case Stage::kAcquiring:
-    case Stage::kAcquired:
-    case Stage::kClaimed: return call(index, InterestVerb::kPoll, now);
-    case Stage::kCancelling: return call(index, InterestVerb::kCancel, now);
-    case Stage::kClaiming: return call(index, InterestVerb::kClaim, now);
-    case Stage::kClosing: return call(index, InterestVerb::kClose, now);
-    case Stage::kClosed: break;
+  switch (places_[index].state) {
+    case SeatState::kBack:
+    case SeatState::kRefused: return ordered_ ? void() : submit(index, now);
+    case SeatState::kLoading:
+    case SeatState::kWaiting:
+    case SeatState::kAcquired:
+    case SeatState::kClaimed:
+    case SeatState::kAsking: return call(index, InterestVerb::kPoll, now);
+    case SeatState::kCancelling: return call(index, InterestVerb::kCancel, now);
+    case SeatState::kClaiming: return call(index, InterestVerb::kClaim, now);
+    case SeatState::kClosing: return call(index, InterestVerb::kClose, now);
+    case SeatState::kSubmitting:
+    case SeatState::kYielding:  // the answer to a part is followed by something else at once
+    case SeatState::kClosed:
+    case SeatState::kIllegal: break;
   }
 }
 
 void Coordinator::tick(TimePoint now) {
   for (std::uint32_t i = 0; i < places_.size() && phase_ != Phase::kDone; ++i) {
     Place& place = places_[i];
-    if (now < place.due || place.stage == Stage::kClosed) continue;
-    if (place.token == 0) {
-      speak(i, now);
-      continue;
-    }
-    place.due = now + attempt_.times.resend;
-    sends_.push_back({i, place.token, place.frame});
+    if (now < place.due || place.state == SeatState::kClosed) continue;
+    place.token == FrameToken{} ? speak(i, now) : send_again(i, now);
   }
   look(now);
 }
@@ -121,25 +133,28 @@ TimePoint Coordinator::next_due(TimePoint now) const {
   if (phase_ == Phase::kDone) return TimePoint{std::numeric_limits<std::int64_t>::max()};
   TimePoint due = end_;
   for (const Place& place : places_) {
-    const bool for_turn = ordered_ && place.stage == Stage::kBack && place.due <= now;
-    if (place.stage != Stage::kClosed && !for_turn) due = std::min(due, place.due);
+    const bool for_turn = ordered_ && is_back(place.state) && place.due <= now;
+    if (place.state != SeatState::kClosed && !for_turn) due = std::min(due, place.due);
   }
   return due;
 }
 
 // ---- answers ----
 
-bool Coordinator::arrive(std::uint32_t index, std::uint64_t token, std::span<const std::byte> frame,
+bool Coordinator::arrive(ParticipantIndex seat, FrameToken token, std::span<const std::byte> frame,
                          TimePoint now) {
-  if (index >= places_.size() || token == 0 || places_[index].token != token) return false;
+  const std::uint32_t index = seat.value;
+  if (index >= places_.size()) return false;
+  ++places_[index].silence.astray;
+  if (token == FrameToken{} || places_[index].token != token) return false;
   const auto reply = wire::decode_interest_reply(frame);
   const auto error = reply.ok() ? Result<wire::ErrorReply>(bug("none")) : wire::decode_error_reply(frame);
   if (!reply.ok() && !error.ok()) return false;  // garbled: what is sent again is answered again
   Place& place = places_[index];
-  const auto named = place.stage == Stage::kClosing ? InterestOperation() : place.operation;
+  const auto named = place.state == SeatState::kClosing ? InterestOperation() : place.operation;
   if (reply.ok() && (reply->interest != interest_of(index) || reply->operation != named)) return false;
-  place.token = 0;
-  place.heard = true;
+  place.token = {};
+  place.silence = {.ever = false};
   place.due = now + attempt_.times.keep;
   if (reply.ok()) {
     on_reply(index, *reply, now);
@@ -152,7 +167,6 @@ bool Coordinator::arrive(std::uint32_t index, std::uint64_t token, std::span<con
 
 // What was asked goes to the end of the line, so to say: later, as a new operation.
 void Coordinator::back_off(std::uint32_t index, TimePoint now) {
-  places_[index].stage = Stage::kBack;
   pause(places_[index], times(10, attempt_.times.poll), kLongestPause, now);
 }
 
@@ -166,25 +180,24 @@ void Coordinator::pause(Place& place, Duration first, Duration most, TimePoint n
 // authority to be ordered by; a poll tells it and submits nothing.
 void Coordinator::put_off(std::uint32_t index, TimePoint now) {
   Place& place = places_[index];
-  place.waits = true;
-  if (place.seat.authority || place.asked) return back_off(index, now);
-  place.asked = true;
-  call(index, InterestVerb::kPoll, now);
+  move(index, place.seat.authority ? SeatEvent::kNoPlace : SeatEvent::kNoneKnown, now);
+  if (place.state == SeatState::kAsking) return call(index, InterestVerb::kPoll, now);
+  back_off(index, now);
 }
 
 void Coordinator::on_error(std::uint32_t index, const wire::ErrorReply& error, TimePoint now) {
   Place& place = places_[index];
   if (error.code == Code::kBusy) {
-    if (place.stage == Stage::kSubmitting) {
+    if (is_submitting(place.state)) {
       place.said = error.text;
       return put_off(index, now);
     }
     pause(place, attempt_.times.poll, times(10, attempt_.times.poll), now);
-  } else if (place.stage == Stage::kClosing) {
+  } else if (place.state == SeatState::kClosing) {
     // A session that is gone holds nothing; but it may only have been slow.
     place.due = now + attempt_.times.resend;
-    if (error.code != Code::kReconnect) place.stage = Stage::kClosed;
-  } else if (place.stage != Stage::kClaimed || !told_well(place.seat)) {
+    if (error.code != Code::kReconnect) move(index, SeatEvent::kGone, now);
+  } else if (!needs_no_more(place)) {
     fail(index, error.text, now);
   }
 }
@@ -221,7 +234,7 @@ bool Coordinator::believable(const Place& place, const InterestReply& reply) con
     return reply.blocks <= attempt_.hashes.size() && (prefix || reply.blocks == attempt_.hashes.size());
   if (reply.phase != InterestPhase::kClaimed) return true;
   if (reply.blocks != common_) return false;
-  if (place.stage != Stage::kClaiming) return true;
+  if (place.state != SeatState::kClaiming) return true;
   std::uint64_t leased = 0;
   for (const wire::TicketLease& lease : reply.leases) leased += lease.blocks;
   return leased == common_ &&
@@ -230,61 +243,66 @@ bool Coordinator::believable(const Place& place, const InterestReply& reply) con
 
 void Coordinator::on_reply(std::uint32_t index, const InterestReply& reply, TimePoint now) {
   Place& place = places_[index];
-  if (place.stage == Stage::kClosing) {
-    if (reply.phase == InterestPhase::kClosed) place.stage = Stage::kClosed;
+  if (place.state == SeatState::kClosing) {
+    if (reply.phase == InterestPhase::kClosed) move(index, SeatEvent::kGone, now);
     return;
   }
+  if (needs_no_more(place)) return;
   if (!bind(index, reply, now)) return;
   if (reply.phase != InterestPhase::kUnknown) place.said.clear();
   if (!believable(place, reply)) return fail(index, "answers what was not asked", now);
-  switch (place.stage) {
-    case Stage::kSubmitting:
-    case Stage::kAcquiring: return on_acquire(index, reply, now);
-    case Stage::kCancelling:
-      place.stage = Stage::kBack;
+  switch (place.state) {
+    case SeatState::kSubmitting:
+    case SeatState::kAsking:
+    case SeatState::kYielding:
+    case SeatState::kLoading:
+    case SeatState::kWaiting: return on_acquire(index, reply, now);
+    case SeatState::kCancelling:
+      move(index, SeatEvent::kCancelled, now);
       place.due = now;
       return;
-    case Stage::kAcquired:
+    case SeatState::kAcquired:
       if (reply.phase != InterestPhase::kAcquired) fail(index, "lost what it had acquired", now);
       return;
-    case Stage::kClaiming: return on_claim(index, reply, now);
-    case Stage::kClaimed:
-      if (reply.phase != InterestPhase::kClaimed && !told_well(place.seat))
-        fail(index, "lost what was claimed", now);
+    case SeatState::kClaiming: return on_claim(index, reply, now);
+    case SeatState::kClaimed:
+      if (reply.phase != InterestPhase::kClaimed) fail(index, "lost what was claimed", now);
       return;
-    case Stage::kBack:
-    case Stage::kClosing:
-    case Stage::kClosed: return;
+    case SeatState::kBack:
+    case SeatState::kRefused:
+    case SeatState::kClosing:
+    case SeatState::kClosed:
+    case SeatState::kIllegal: return;
   }
 }
 
 void Coordinator::on_acquire(std::uint32_t index, const InterestReply& reply, TimePoint now) {
   Place& place = places_[index];
-  const bool submitting = place.stage == Stage::kSubmitting;
+  const bool submitting = is_submitting(place.state);
   switch (reply.phase) {
     case InterestPhase::kCollecting:
       if (!submitting) return fail(index, "asks for a list that it had", now);
       place.sent =
           std::min<std::uint32_t>(reply.blocks, static_cast<std::uint32_t>(attempt_.hashes.size()) - 1);
-      if (!place.yields) submit_part(index, now);
+      move(index, SeatEvent::kPart, now);
+      if (place.state == SeatState::kSubmitting) submit_part(index, now);
       return;
     case InterestPhase::kAcquiring:
-      place.stage = Stage::kAcquiring;
-      place.waits = !reply.admitted;
       pause(place, attempt_.times.poll, times(10, attempt_.times.poll), now);
-      return;
+      return move(index, reply.admitted ? SeatEvent::kLoads : SeatEvent::kWaits, now);
     case InterestPhase::kAcquired:
-      place.stage = Stage::kAcquired;
       place.pause = {};
       place.blocks = reply.blocks;
-      place.waits = false;
-      return;
+      return move(index, SeatEvent::kReady, now);
     case InterestPhase::kMissing:
-      return end({Verdict::kMissed, reply.why, index, "a participant has none of it"}, now);
+      return end(
+          {Verdict::kMissed, reply.why, ParticipantIndex{index}, false, "a participant has none of it"}, now);
     case InterestPhase::kUnknown:
     case InterestPhase::kEnded:
-      if (submitting && reply.newest <= place.operation) return back_off(index, now);
-      return fail(index, "lost what it was asked for", now);
+      if (!submitting || reply.newest > place.operation)
+        return fail(index, "lost what it was asked for", now);
+      move(index, SeatEvent::kForgotten, now);
+      return back_off(index, now);
     case InterestPhase::kClaimed:
     case InterestPhase::kClosed: return fail(index, "answers what was not asked", now);
   }
@@ -292,7 +310,7 @@ void Coordinator::on_acquire(std::uint32_t index, const InterestReply& reply, Ti
 
 void Coordinator::on_claim(std::uint32_t index, const InterestReply& reply, TimePoint now) {
   if (reply.phase != InterestPhase::kClaimed) return fail(index, "lost what it had acquired", now);
-  places_[index].stage = Stage::kClaimed;
+  move(index, SeatEvent::kLeased, now);
   places_[index].leases = reply.leases;
 }
 

@@ -16,6 +16,8 @@
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "client/seat_state.h"
+#include "orbitkv/frames.h"
 #include "wire/messages.h"
 
 namespace orbitkv::client {
@@ -57,21 +59,22 @@ class Coordinator {
   };
   enum class Verdict : std::uint8_t { kOpen, kRestored, kMissed, kFailed };
   struct Send {
-    std::uint32_t seat = 0;
-    std::uint64_t token = 0;
+    ParticipantIndex seat;
+    FrameToken token;
     wire::Buffer frame;
   };
   struct Outcome {
     Verdict verdict = Verdict::kOpen;
     wire::Missing why = wire::Missing::kNone;  // missed
-    std::uint32_t seat = 0;                    // that it was for
-    std::string message;
+    ParticipantIndex seat{};                   // that it was for
+    bool silent = false;  // a time-out, and what was sent last to the seat was answered by nothing
+    std::string message{};
   };
 
   Coordinator(Attempt attempt, TimePoint now);
 
   // False: no answer to what was asked last.
-  bool arrive(std::uint32_t seat, std::uint64_t token, std::span<const std::byte> frame, TimePoint now);
+  bool arrive(ParticipantIndex seat, FrameToken token, std::span<const std::byte> frame, TimePoint now);
   void tick(TimePoint now);
   // How a rank's restore ended; of a rank that has died: not well. Told twice it counts once. False:
   // no lease was told, so no rank can have restored.
@@ -96,40 +99,42 @@ class Coordinator {
   std::uint32_t unclosed() const;
 
  private:
-  enum class Stage : std::uint8_t {
-    kBack,        // holds nothing and is to be asked again, at `due` or when it has its turn
-    kSubmitting,  // parts of the list are under way
-    kAcquiring,
-    kAcquired,
-    kCancelling,  // gives way to those before it
-    kClaiming,
-    kClaimed,
-    kClosing,
-    kClosed,
+  // Since the last answer, or since the beginning.
+  struct Silence {
+    TimePoint since{};         // of the first frame
+    std::uint32_t frames = 0;  // that were sent, again or anew
+    std::uint32_t astray = 0;  // that came, and answer none of them
+    bool ever = true;          // nothing was answered yet
   };
   struct Place {
     Seat seat;
-    Stage stage = Stage::kBack;
+    SeatState state = SeatState::kBack;
     InterestOperation operation;
     std::uint32_t sent = 0;    // of the list: what the Manager is known to have
     std::uint32_t blocks = 0;  // acquired
-    bool waits = false;        // for budget, room or a place
-    bool yields = false;       // to be cancelled when its submit is answered: not before it
-    bool heard = false;        // of its Manager
-    bool asked = false;        // for its authority, by a poll of what was refused
     std::string said;          // why the last submit was put off
+    Silence silence;
     std::vector<wire::TicketLease> leases;
-    std::uint64_t token = 0;  // of the frame that is not answered; 0: none
+    FrameToken token;  // of the frame that is not answered; 0: none
     wire::Buffer frame;
     TimePoint due;   // to send it again, or the next one
     Duration pause;  // the last one; grows while nothing comes of it
   };
 
+  static bool is_back(SeatState s) { return s == SeatState::kBack || s == SeatState::kRefused; }
+  static bool is_submitting(SeatState s) {
+    return s == SeatState::kSubmitting || s == SeatState::kAsking || s == SeatState::kYielding;
+  }
+  // Budget, room or a place: those behind it give way.
+  static bool lacks(SeatState s) {
+    return s == SeatState::kWaiting || s == SeatState::kRefused || s == SeatState::kAsking;
+  }
   // Several seats may stand at one session: each is a coordinator of its own there.
   InterestId interest_of(std::uint32_t index) const {
     return InterestId(attempt_.interest.value + (std::uint64_t{index} << 32));
   }
   void send(std::uint32_t index, wire::Buffer frame, TimePoint now);
+  void send_again(std::uint32_t index, TimePoint now);
   void call(std::uint32_t index, InterestVerb verb, TimePoint now);
   void submit(std::uint32_t index, TimePoint now);
   void submit_part(std::uint32_t index, TimePoint now);
@@ -147,11 +152,17 @@ class Coordinator {
   void look(TimePoint now);
   void take_turns(TimePoint now);
   void give_way(TimePoint now);
-  void yield_answered(TimePoint now);
+  void move(std::uint32_t index, SeatEvent event, TimePoint now);
   void end(Outcome outcome, TimePoint now);
   void finish();
   void fail(std::uint32_t index, std::string_view what, TimePoint now);
+  void fail_all(std::string what, TimePoint now);
+  std::string silence_text(std::uint32_t index, TimePoint now) const;
   bool told_well(const Seat& seat) const;
+  // Its ranks have what was claimed: whatever became of its Manager since.
+  bool needs_no_more(const Place& place) const {
+    return place.state == SeatState::kClaimed && told_well(place.seat);
+  }
   std::vector<std::uint32_t> in_order() const;
   template <class Holds>
   bool all(Holds holds) const;

@@ -30,85 +30,87 @@ std::vector<std::uint32_t> Coordinator::in_order() const {
 // give back what they have, also where it is told only later that it does.
 void Coordinator::give_way(TimePoint now) {
   const auto bound = [](const Place& p) { return static_cast<bool>(p.seat.authority); };
-  const auto waits = [](const Place& p) { return p.waits; };
+  const auto waits = [](const Place& p) { return lacks(p.state); };
   if (std::none_of(places_.begin(), places_.end(), waits)) return;
   ordered_ = ordered_ || (all(bound) && !all(waits));
   if (!ordered_) return;
   bool behind = false;
   for (const std::uint32_t i : in_order()) {
-    Place& place = places_[i];
-    if (behind && place.stage != Stage::kBack && place.stage != Stage::kCancelling) place.yields = true;
-    behind = behind || place.waits;
-  }
-}
-
-// A cancel that overtakes the first submit would leave no trace, and that submit hold for nobody.
-void Coordinator::yield_answered(TimePoint now) {
-  for (std::uint32_t i = 0; i < places_.size(); ++i) {
-    Place& place = places_[i];
-    if (!place.yields || (place.stage == Stage::kSubmitting && place.token != 0)) continue;
-    place.yields = place.waits = false;
-    if (place.stage == Stage::kBack) continue;
-    place.stage = Stage::kCancelling;
-    call(i, InterestVerb::kCancel, now);
+    const SeatState state = places_[i].state;
+    if (behind && next(state, SeatEvent::kYield) != SeatState::kIllegal) move(i, SeatEvent::kYield, now);
+    behind = behind || lacks(state);
   }
 }
 
 void Coordinator::take_turns(TimePoint now) {
   for (const std::uint32_t i : in_order()) {
     const Place& place = places_[i];
-    if (place.stage == Stage::kAcquired) continue;
-    if (place.stage == Stage::kBack && now >= place.due) submit(i, now);
+    if (place.state == SeatState::kAcquired) continue;
+    if (is_back(place.state) && now >= place.due) submit(i, now);
     return;
   }
 }
 
 void Coordinator::look(TimePoint now) {
+  const auto in = [](SeatState state) { return [state](const Place& p) { return p.state == state; }; };
   if (phase_ == Phase::kAcquiring) {
     give_way(now);
-    yield_answered(now);
     if (ordered_) take_turns(now);
   }
-  if (phase_ == Phase::kAcquiring && all([](const Place& p) { return p.stage == Stage::kAcquired; })) {
+  if (phase_ == Phase::kAcquiring && all(in(SeatState::kAcquired))) {
     phase_ = Phase::kClaiming;
     common_ = places_.front().blocks;
     for (const Place& place : places_) common_ = std::min(common_, place.blocks);
     for (std::uint32_t i = 0; i < places_.size(); ++i) {
-      places_[i].stage = Stage::kClaiming;
+      move(i, SeatEvent::kClaim, now);
       call(i, InterestVerb::kClaim, now);
     }
   }
-  if (phase_ == Phase::kClaiming && all([](const Place& p) { return p.stage == Stage::kClaimed; })) {
+  if (phase_ == Phase::kClaiming && all(in(SeatState::kClaimed))) {
     phase_ = Phase::kHolding;
     end_ = now + attempt_.times.hold;
   }
   if (phase_ == Phase::kHolding && all([this](const Place& p) { return told_well(p.seat); }))
-    end({Verdict::kRestored, wire::Missing::kNone, 0, {}}, now);
-  if (phase_ == Phase::kClosing && all([](const Place& p) { return p.stage == Stage::kClosed; })) finish();
+    end({.verdict = Verdict::kRestored}, now);
+  if (phase_ == Phase::kClosing && all(in(SeatState::kClosed))) finish();
   if (now < end_ || phase_ == Phase::kDone) return;
   if (phase_ == Phase::kClosing) {
     finish();
   } else if (phase_ == Phase::kHolding) {
-    end({Verdict::kFailed, wire::Missing::kNone, 0, "not every rank told in time how its restore ended"},
-        now);
+    fail_all("not every rank told in time how its restore ended", now);
   } else {
     run_out(now);
   }
 }
 
-// The time is over. It is the one that was refused that is named, and not those that gave way to it.
+// The time is over. It is the one that does not answer that is named, then the one that was refused, and
+// not those that gave way to it.
 void Coordinator::run_out(TimePoint now) {
-  const auto blame = [](const Place& p) {
-    if (p.stage == Stage::kAcquired || p.stage == Stage::kClaimed) return 0;
-    return !p.heard ? 4 : !p.said.empty() ? 3 : p.waits ? 2 : 1;
+  const auto silent = [](const Place& p) { return p.silence.ever || p.silence.frames > 1; };
+  const auto blame = [&](const Place& p) {
+    if (p.state == SeatState::kAcquired || p.state == SeatState::kClaimed) return 0;
+    return p.silence.ever ? 5 : silent(p) ? 4 : !p.said.empty() ? 3 : lacks(p.state) ? 2 : 1;
   };
   const auto late = std::max_element(places_.begin(), places_.end(),
                                      [&](const Place& a, const Place& b) { return blame(a) < blame(b); });
   const auto seat = static_cast<std::uint32_t>(late - places_.begin());
-  std::string text = format_text("participant %u did not have it in time", seat);
-  if (!late->heard) text = format_text("participant %u did not answer in time", seat);
-  if (!late->said.empty()) text += "; its Manager says: " + late->said;
-  end({Verdict::kMissed, wire::Missing::kTimeout, seat, std::move(text)}, now);
+  Outcome outcome{Verdict::kMissed, wire::Missing::kTimeout, ParticipantIndex{seat}, silent(*late), {}};
+  outcome.message =
+      outcome.silent ? silence_text(seat, now) : format_text("participant %u did not have it in time", seat);
+  if (!late->said.empty()) outcome.message += "; its Manager says: " + late->said;
+  end(std::move(outcome), now);
+}
+
+// Whether nothing comes back at all, or nothing of use, is what tells a dead channel from a bad one.
+std::string Coordinator::silence_text(std::uint32_t index, TimePoint now) const {
+  const Silence& silence = places_[index].silence;
+  const double waited = static_cast<double>((now - silence.since).ns) / 1e9;
+  std::string text =
+      format_text("participant %u %s: %u frames were sent to it in %.1f s, ", index,
+                  silence.ever ? "did not answer in time" : "answers no more", silence.frames, waited);
+  text += silence.astray == 0 ? std::string("and nothing came back")
+                              : format_text("and what came back (%u) answers none of them", silence.astray);
+  return text + "; check its carrier and what answers at the far end";
 }
 
 // Whatever a seat may hold goes back: also one whose first submit was never answered.
@@ -119,7 +121,7 @@ void Coordinator::end(Outcome outcome, TimePoint now) {
   end_ = now + attempt_.times.close;
   attempt_.hashes = {};
   for (std::uint32_t i = 0; i < places_.size(); ++i) {
-    places_[i].stage = Stage::kClosing;
+    move(i, SeatEvent::kClose, now);
     call(i, InterestVerb::kClose, now);
   }
 }
@@ -128,20 +130,27 @@ void Coordinator::end(Outcome outcome, TimePoint now) {
 void Coordinator::finish() {
   phase_ = Phase::kDone;
   for (Place& place : places_) {
-    place.token = 0;
+    place.token = {};
     place.frame = {};
     place.leases = {};
   }
 }
 
 void Coordinator::fail(std::uint32_t index, std::string_view what, TimePoint now) {
-  end({Verdict::kFailed, wire::Missing::kNone, index,
-       format_text("participant %u: %.*s", index, static_cast<int>(what.size()), what.data())},
-      now);
+  Outcome outcome{.verdict = Verdict::kFailed, .seat = ParticipantIndex{index}};
+  outcome.message = format_text("participant %u: %.*s", index, static_cast<int>(what.size()), what.data());
+  end(std::move(outcome), now);
+}
+
+// It is no seat's fault.
+void Coordinator::fail_all(std::string what, TimePoint now) {
+  Outcome outcome{.verdict = Verdict::kFailed};
+  outcome.message = std::move(what);
+  end(std::move(outcome), now);
 }
 
 void Coordinator::give_up(TimePoint now) {
-  end({Verdict::kFailed, wire::Missing::kNone, 0, "it was given up"}, now);
+  fail_all("it was given up", now);
 }
 
 // ---- ranks ----
@@ -156,9 +165,7 @@ bool Coordinator::report(std::uint16_t rank, bool success, TimePoint now) {
   const auto it = reported_.find(rank);
   if (it == reported_.end() || it->second.first) return true;
   it->second = {true, success};
-  if (!success) {
-    end({Verdict::kFailed, wire::Missing::kNone, 0, format_text("the restore of rank %u failed", rank)}, now);
-  }
+  if (!success) fail_all(format_text("the restore of rank %u failed", rank), now);
   look(now);
   return true;
 }
@@ -177,7 +184,7 @@ std::vector<std::vector<wire::TicketLease>> Coordinator::take_leases() {
 }
 
 std::uint32_t Coordinator::unclosed() const {
-  const auto open = [](const Place& place) { return place.stage != Stage::kClosed; };
+  const auto open = [](const Place& place) { return place.state != SeatState::kClosed; };
   return static_cast<std::uint32_t>(std::count_if(places_.begin(), places_.end(), open));
 }
 

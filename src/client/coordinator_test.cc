@@ -51,7 +51,7 @@ struct Rig {
   }
   void collect() {
     for (Coordinator::Send& send : coordinator.take_sends()) {
-      sent[send.seat] = send;
+      sent[send.seat.value] = send;
       ++frames;
     }
   }
@@ -80,14 +80,14 @@ struct Rig {
     wire::Buffer frame;
     wire::encode(reply, frame);
     answered = sent.at(seat).token;
-    coordinator.arrive(seat, answered, frame, now);
+    coordinator.arrive({seat}, answered, frame, now);
     collect();
   }
   void error(std::uint32_t seat, Code code) {
     wire::Buffer frame;
     wire::encode(wire::ErrorReply{code, "scripted"}, frame);
     answered = sent.at(seat).token;
-    coordinator.arrive(seat, answered, frame, now);
+    coordinator.arrive({seat}, answered, frame, now);
     collect();
   }
   // Refuses a submit of the seat, as often as it comes. False: there was none.
@@ -120,7 +120,7 @@ struct Rig {
   TimePoint now{1'000'000'000};
   Coordinator coordinator;
   std::map<std::uint32_t, Coordinator::Send> sent;
-  std::uint64_t answered = 0;  // token of the newest one
+  FrameToken answered;  // token of the newest one
   std::size_t frames = 0;
 };
 
@@ -218,14 +218,14 @@ TEST(CoordinatorAnswers, only_the_frame_that_waits_for_an_answer_gets_one) {
   rig.answer(0, rig.reply(0, InterestPhase::kAcquired, 8));
   wire::Buffer frame;
   wire::encode(late, frame);
-  rig.coordinator.arrive(0, first.token, frame, rig.now);
-  rig.coordinator.arrive(1, first.token, frame, rig.now);
-  rig.coordinator.arrive(7, first.token, frame, rig.now);
-  rig.coordinator.arrive(0, 0, frame, rig.now);
+  rig.coordinator.arrive({0}, first.token, frame, rig.now);
+  rig.coordinator.arrive({1}, first.token, frame, rig.now);
+  rig.coordinator.arrive({7}, first.token, frame, rig.now);
+  rig.coordinator.arrive({0}, {}, frame, rig.now);
   EXPECT_EQ(rig.verdict(), Verdict::kOpen);
   // Garbled, or of another interest: as if it were lost.
   frame.back() ^= std::byte{1};
-  rig.coordinator.arrive(1, rig.sent.at(1).token, frame, rig.now);
+  rig.coordinator.arrive({1}, rig.sent.at(1).token, frame, rig.now);
   auto other = rig.reply(1, InterestPhase::kAcquired, 3);
   other.interest = InterestId(1);
   rig.answer(1, other);
@@ -341,20 +341,55 @@ TEST(CoordinatorAnswers, whoever_was_not_there_in_time_is_named_with_what_its_ma
       if (polls) none.operation = rig.call(1).name.operation;
       polls ? rig.answer(1, none) : rig.error(1, Code::kBusy);
     }
-    if (rig.sent.at(0).token != 0 && wire::decode_interest_call(rig.sent.at(0).frame).ok())
-      rig.coordinator.arrive(0, rig.sent.at(0).token, encoded(rig.reply(0, InterestPhase::kAcquired, 8)),
+    if (rig.sent.at(0).token != FrameToken{} && wire::decode_interest_call(rig.sent.at(0).frame).ok())
+      rig.coordinator.arrive({0}, rig.sent.at(0).token, encoded(rig.reply(0, InterestPhase::kAcquired, 8)),
                              rig.now);
     rig.wait(milliseconds(5));
   }
   EXPECT_EQ(rig.verdict(), Verdict::kMissed);
   EXPECT_EQ(rig.coordinator.outcome().why, wire::Missing::kTimeout);
-  EXPECT_EQ(rig.coordinator.outcome().seat, 1u);
+  EXPECT_EQ(rig.coordinator.outcome().seat, ParticipantIndex{1});
   EXPECT_EQ(rig.coordinator.outcome().message,
             "participant 1 did not have it in time; its Manager says: scripted");
+  EXPECT_FALSE(rig.coordinator.outcome().silent);
+}
+
+// A carrier that loses everything raises nothing: what was sent and what came is all that tells.
+TEST(CoordinatorAnswers, one_that_answers_nothing_is_named_with_what_was_sent_and_what_came) {
+  const std::string check = "; check its carrier and what answers at the far end";
   Rig silent;
   silent.answer(0, silent.reply(0, InterestPhase::kAcquiring));
-  silent.wait(seconds(5));
-  EXPECT_EQ(silent.coordinator.outcome().message, "participant 1 did not answer in time");
+  for (int ms = 0; ms < 5000; ms += 250) silent.wait(milliseconds(250));
+  EXPECT_TRUE(silent.coordinator.outcome().silent);
+  EXPECT_EQ(silent.coordinator.outcome().seat, ParticipantIndex{1});
+  EXPECT_EQ(
+      silent.coordinator.outcome().message,
+      "participant 1 did not answer in time: 11 frames were sent to it in 5.0 s, and nothing came back" +
+          check);
+
+  Rig spoilt;
+  spoilt.answer(0, spoilt.reply(0, InterestPhase::kAcquiring));
+  const auto junk = encoded({});
+  for (int i = 0; i < 3; ++i)
+    spoilt.coordinator.arrive({1}, {spoilt.sent.at(1).token.value + 1}, junk, spoilt.now);
+  spoilt.wait(seconds(5));
+  EXPECT_NE(spoilt.coordinator.outcome().message.find("what came back (3) answers none of them" + check),
+            std::string::npos)
+      << spoilt.coordinator.outcome().message;
+}
+
+TEST(CoordinatorAnswers, one_that_answers_no_more_is_named_before_those_that_were_put_off) {
+  Rig rig;
+  const TimePoint end = rig.now + rig.attempt(1, 2).times.wait;
+  rig.answer(1, rig.reply(1, InterestPhase::kAcquiring));
+  while (rig.now < end) {
+    if (rig.sent.at(0).token != rig.answered) rig.put_off(0);
+    rig.wait(milliseconds(10));
+  }
+  EXPECT_TRUE(rig.coordinator.outcome().silent);
+  EXPECT_EQ(rig.coordinator.outcome().seat, ParticipantIndex{1});
+  EXPECT_EQ(rig.coordinator.outcome().message.find("participant 1 answers no more: "), 0u)
+      << rig.coordinator.outcome().message;
 }
 
 TEST(CoordinatorAnswers, where_the_operations_run_out_it_is_the_time_that_ends_it) {
@@ -384,6 +419,27 @@ TEST(CoordinatorAnswers, ranks_are_told_when_the_leases_are_taken_and_not_before
   EXPECT_TRUE(rig.coordinator.take_leases().empty());
   EXPECT_TRUE(rig.coordinator.quiet()) << "nobody has a lease, so nobody copies";
   EXPECT_FALSE(rig.coordinator.report(0, false, rig.now));
+}
+
+// Another Manager took its place, which knows nothing of the claim; its ranks have what they need.
+TEST(CoordinatorAnswers, a_manager_that_restarts_when_its_ranks_have_restored_fails_nothing) {
+  for (const bool told : {true, false}) {
+    SCOPED_TRACE(told);
+    Rig rig;
+    rig.acquire(4, 4);
+    rig.answer(0, rig.claimed(0, 4));
+    rig.answer(1, rig.claimed(1, 4));
+    ASSERT_EQ(rig.coordinator.take_leases().size(), 2u);
+    if (told) rig.coordinator.report(0, true, rig.now);
+    rig.wait(rig.attempt(1, 2).times.keep);
+    auto other = rig.reply(0, InterestPhase::kUnknown);
+    other.authority.incarnation = 78;
+    rig.answer(0, other);
+    EXPECT_EQ(rig.verdict(), told ? Verdict::kOpen : Verdict::kFailed);
+    if (!told) continue;
+    rig.coordinator.report(1, true, rig.now);
+    EXPECT_EQ(rig.verdict(), Verdict::kRestored);
+  }
 }
 
 TEST(CoordinatorAnswers, what_is_over_is_due_no_more) {
@@ -463,7 +519,7 @@ TEST(CoordinatorAnswers, what_is_held_is_spoken_of_and_every_phase_ends) {
   rig.wait(seconds(5));
   EXPECT_EQ(rig.verdict(), Verdict::kMissed);
   EXPECT_EQ(rig.coordinator.outcome().why, wire::Missing::kTimeout);
-  EXPECT_EQ(rig.coordinator.outcome().seat, 1u);
+  EXPECT_EQ(rig.coordinator.outcome().seat, ParticipantIndex{1});
   rig.wait(seconds(5));
   EXPECT_EQ(rig.coordinator.phase(), Phase::kDone);
   EXPECT_EQ(rig.coordinator.unclosed(), 2u);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "client/claim_ids.h"
+
 namespace orbitkv::client {
 
 bool FrameQueues::push(Line& line, std::size_t most, std::size_t& bytes, Parcel parcel) {
@@ -20,9 +22,9 @@ FrameQueues::Parcel FrameQueues::pop(Line& line, std::size_t& bytes) {
 
 void FrameQueues::send(Parcel parcel) {
   std::lock_guard lock(mutex_);
-  Line& line = out_.at(parcel.participant);
+  Line& line = out_.at(parcel.participant.value);
   std::erase_if(line, [&](const Parcel& each) {
-    const bool old = each.token >> 32 == parcel.token >> 32;
+    const bool old = claim_number(each.token) == claim_number(parcel.token);
     out_bytes_ -= old ? each.frame.size() : 0;
     return old;
   });
@@ -30,8 +32,8 @@ void FrameQueues::send(Parcel parcel) {
 }
 
 // Of all lines the first one with a frame from the turn on.
-FrameQueues::Line* FrameQueues::next(std::optional<std::uint32_t> only) {
-  if (only) return out_[*only].empty() ? nullptr : &out_[*only];
+FrameQueues::Line* FrameQueues::next(std::optional<ParticipantIndex> only) {
+  if (only) return out_[only->value].empty() ? nullptr : &out_[only->value];
   for (std::size_t i = 0; i < out_.size(); ++i) {
     const std::size_t at = (turn_ + i) % out_.size();
     if (out_[at].empty()) continue;
@@ -41,7 +43,7 @@ FrameQueues::Line* FrameQueues::next(std::optional<std::uint32_t> only) {
   return nullptr;
 }
 
-bool FrameQueues::take(std::optional<std::chrono::milliseconds> timeout, std::optional<std::uint32_t> only,
+bool FrameQueues::take(std::optional<std::chrono::milliseconds> timeout, std::optional<ParticipantIndex> only,
                        Parcel& out) {
   std::unique_lock lock(mutex_);
   Line* line = nullptr;

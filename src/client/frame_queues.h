@@ -34,7 +34,8 @@ class FrameQueues {
   // The newest frame of a claim is the one that counts: what waits of it still is out of date.
   void send(Parcel parcel);
   // The next one, of each participant in turn, or of `only`. False: none within the time, or stopped.
-  bool take(std::optional<std::chrono::milliseconds> timeout, std::optional<std::uint32_t> only, Parcel& out);
+  bool take(std::optional<std::chrono::milliseconds> timeout, std::optional<ParticipantIndex> only,
+            Parcel& out);
   void arrived(Parcel parcel);
   // Also once it is stopped it takes the time: whoever asks again and again must not spin.
   bool receive(std::chrono::milliseconds timeout, Parcel& out);
@@ -48,7 +49,7 @@ class FrameQueues {
   using Line = std::deque<Parcel>;
   static bool push(Line& line, std::size_t most, std::size_t& bytes, Parcel parcel);
   static Parcel pop(Line& line, std::size_t& bytes);
-  Line* next(std::optional<std::uint32_t> only);
+  Line* next(std::optional<ParticipantIndex> only);
 
   const pid_t process_ = ::getpid();
   mutable std::mutex mutex_;

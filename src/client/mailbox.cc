@@ -46,11 +46,11 @@ bool Mailbox::take(std::uint32_t timeout_ms, Parcel& out) {
   return impl_->queues.here() && impl_->queues.take(std::chrono::milliseconds(timeout_ms), std::nullopt, out);
 }
 
-Outcome Mailbox::arrived(std::uint32_t participant, std::uint64_t token, std::span<const std::byte> frame) {
+Outcome Mailbox::arrived(ParticipantIndex participant, FrameToken token, std::span<const std::byte> frame) {
   const std::size_t participants = impl_->queues.participants();
-  if (participant >= participants)
+  if (participant.value >= participants)
     return {Action::kReject,
-            format_text("an answer of participant %u, and there are %zu", participant, participants)};
+            format_text("an answer of participant %u, and there are %zu", participant.value, participants)};
   if (frame.size() > limits::kInterestFrameBytes)
     return {Action::kReject, format_text("an answer of %zu bytes; a frame has at most %u", frame.size(),
                                          limits::kInterestFrameBytes)};
@@ -64,10 +64,10 @@ void Mailbox::hindered(std::string why) {
   std::fill(impl_->troubles.begin(), impl_->troubles.end(), cut(std::move(why)));
 }
 
-void Mailbox::hindered(std::uint32_t participant, std::string why) {
+void Mailbox::hindered(ParticipantIndex participant, std::string why) {
   if (!impl_->queues.here()) return;
   std::lock_guard lock(impl_->mutex);
-  if (participant < impl_->troubles.size()) impl_->troubles[participant] = cut(std::move(why));
+  if (participant.value < impl_->troubles.size()) impl_->troubles[participant.value] = cut(std::move(why));
 }
 
 void Mailbox::stop() {
@@ -86,8 +86,9 @@ class MailboxCarrier final : public Carrier {
       : mailbox_(std::move(mailbox)), impl_(impl) {}
   ~MailboxCarrier() override { mailbox_->stop(); }
 
-  void send(std::uint32_t participant, std::uint64_t token, std::vector<std::byte> frame) override {
-    if (participant < impl_.queues.participants()) impl_.queues.send({participant, token, std::move(frame)});
+  void send(ParticipantIndex participant, FrameToken token, std::vector<std::byte> frame) override {
+    if (participant.value < impl_.queues.participants())
+      impl_.queues.send({participant, token, std::move(frame)});
   }
 
   bool receive(std::uint32_t timeout_ms, Arrival& out) override {
@@ -97,14 +98,14 @@ class MailboxCarrier final : public Carrier {
     return true;
   }
 
-  std::string trouble(std::uint32_t participant) const override {
+  std::string trouble(ParticipantIndex participant) const override {
     std::lock_guard lock(impl_.mutex);
-    return participant < impl_.troubles.size() ? impl_.troubles[participant] : std::string();
+    return participant.value < impl_.troubles.size() ? impl_.troubles[participant.value] : std::string();
   }
 
-  void heard(std::uint32_t participant) override {
+  void heard(ParticipantIndex participant) override {
     std::lock_guard lock(impl_.mutex);
-    if (participant < impl_.troubles.size()) impl_.troubles[participant].clear();
+    if (participant.value < impl_.troubles.size()) impl_.troubles[participant.value].clear();
   }
 
   bool over() const override { return impl_.queues.over(); }

@@ -49,6 +49,7 @@ struct PrefixGroup::Impl {
     explicit Claim(Attempt attempt, TimePoint now) : coordinator(std::move(attempt), now) {}
     Coordinator coordinator;
     bool forgotten = false;  // nobody asks for it any more
+    bool judged = false;     // its outcome stands in the stats
   };
 
   // A forked child has none of the threads: what is locked or waited on here stays so for ever.
@@ -56,10 +57,7 @@ struct PrefixGroup::Impl {
   void run();
   TimePoint tick(TimePoint now);
   void take(const Carrier::Arrival& arrival);
-  void flush(Claim& claim) {
-    for (Coordinator::Send& out : claim.coordinator.take_sends())
-      carrier->send(out.seat, out.token, std::move(out.frame));
-  }
+  void flush(Claim& claim);
   Claim* find(std::uint64_t claim) {
     const auto it = claim >> 32 ? claims.end() : claims.find(static_cast<ClaimNumber>(claim));
     return it == claims.end() || it->second.forgotten ? nullptr : &it->second;
@@ -72,6 +70,7 @@ struct PrefixGroup::Impl {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<ClaimNumber, Claim> claims;
+  std::vector<ParticipantStats> stats = std::vector<ParticipantStats>(participants.size());  // by participant
   // Ids of another coordinator, or of an earlier life of this one, must not be met again.
   ClaimIds ids{[] { return std::random_device{}(); }};
   bool stop = false;   // from then on no claim begins, and nobody waits
@@ -94,13 +93,25 @@ TimePoint PrefixGroup::Impl::tick(TimePoint now) {
   return due;
 }
 
+void PrefixGroup::Impl::flush(Claim& claim) {
+  for (Coordinator::Send& out : claim.coordinator.take_sends()) {
+    ++stats[out.seat.value].sent;
+    carrier->send(out.seat, out.token, std::move(out.frame));
+  }
+  const Coordinator::Outcome& outcome = claim.coordinator.outcome();
+  if (outcome.verdict == Coordinator::Verdict::kOpen || std::exchange(claim.judged, true)) return;
+  if (outcome.silent) ++stats[outcome.seat.value].silent;
+}
+
 void PrefixGroup::Impl::take(const Carrier::Arrival& arrival) {
-  const auto it = claims.find(static_cast<ClaimNumber>(arrival.token >> 32));
-  if (it == claims.end()) return;
-  Coordinator& coordinator = it->second.coordinator;
-  if (coordinator.arrive(arrival.participant, arrival.token, arrival.frame, monotonic_now()))
-    carrier->heard(arrival.participant);
-  flush(it->second);
+  if (arrival.participant.value >= stats.size()) return;
+  const auto it = claims.find(claim_number(arrival.token));
+  const bool answers = it != claims.end() && it->second.coordinator.arrive(arrival.participant, arrival.token,
+                                                                           arrival.frame, monotonic_now());
+  ParticipantStats& of = stats[arrival.participant.value];
+  ++(answers ? of.answered : of.astray);
+  if (answers) carrier->heard(arrival.participant);
+  if (it != claims.end()) flush(it->second);
 }
 
 void PrefixGroup::Impl::run() {
@@ -307,6 +318,13 @@ Outcome PrefixGroup::close(std::uint64_t claim) {
   found->coordinator.give_up(monotonic_now());
   impl_->flush(*found);
   impl_->changed.notify_all();
+  return {};
+}
+
+Outcome PrefixGroup::stats(std::vector<ParticipantStats>& out) const {
+  if (!impl_->here()) return kForked;
+  std::lock_guard lock(impl_->mutex);
+  out = impl_->stats;
   return {};
 }
 

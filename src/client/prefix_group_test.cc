@@ -20,7 +20,7 @@ namespace {
 // Whatever it is given is lost.
 class Silent final : public Carrier {
  public:
-  void send(std::uint32_t, std::uint64_t, std::vector<std::byte>) override {}
+  void send(ParticipantIndex, FrameToken, std::vector<std::byte>) override {}
   bool receive(std::uint32_t timeout_ms, Arrival&) override {
     std::this_thread::sleep_for(std::chrono::milliseconds(std::min(timeout_ms, 2u)));
     return false;
@@ -31,7 +31,7 @@ class Silent final : public Carrier {
 class Closes final : public Carrier {
  public:
   explicit Closes(std::atomic<int>* answered) : answered_(answered) {}
-  void send(std::uint32_t participant, std::uint64_t token, std::vector<std::byte> frame) override {
+  void send(ParticipantIndex participant, FrameToken token, std::vector<std::byte> frame) override {
     const auto call = wire::decode_interest_call(frame);
     if (!call.ok() || call->verb != InterestVerb::kClose) return;
     wire::InterestReply reply;
@@ -60,13 +60,25 @@ class Closes final : public Carrier {
   std::atomic<int>* answered_;
 };
 
-// No claim of it runs out of time.
-std::unique_ptr<PrefixGroup> patient(std::atomic<int>& answered) {
+// One participant with one rank.
+std::unique_ptr<PrefixGroup> group_over(std::unique_ptr<Carrier> carrier, std::uint32_t timeout_ms) {
   Outcome outcome;
-  auto group = PrefixGroup::open({.timeout_ms = 600'000}, {{InstanceId(), {0}}},
-                                 std::make_unique<Closes>(&answered), outcome);
+  auto group =
+      PrefixGroup::open({.timeout_ms = timeout_ms}, {{InstanceId(), {0}}}, std::move(carrier), outcome);
   EXPECT_TRUE(outcome.ok()) << outcome.message;
   return group;
+}
+
+// No claim of it runs out of time.
+std::unique_ptr<PrefixGroup> patient(std::atomic<int>& answered) {
+  return group_over(std::make_unique<Closes>(&answered), 600'000);
+}
+
+std::uint64_t begin(PrefixGroup& group) {
+  const std::vector<BlockHash> hashes(4);
+  std::uint64_t claim = 0;
+  EXPECT_TRUE(group.begin({hashes}, claim).ok());
+  return claim;
 }
 
 TEST(PrefixGroup, one_that_is_stopped_while_others_call_it_lets_them_go_and_ends) {
@@ -107,12 +119,10 @@ TEST(PrefixGroup, one_that_is_stopped_while_others_call_it_lets_them_go_and_ends
 }
 
 TEST(PrefixGroup, when_it_is_finished_all_is_given_back_though_others_hold_it) {
-  const std::vector<BlockHash> hashes(4);
   std::atomic<int> answered = 0;
   auto group = patient(answered);
   ASSERT_NE(group, nullptr);
-  std::uint64_t claim = 0;
-  ASSERT_TRUE(group->begin({hashes}, claim).ok());
+  const std::uint64_t claim = begin(*group);
   Outcome waited;
   std::thread waits([&] {
     CommonRestore end;
@@ -129,24 +139,58 @@ TEST(PrefixGroup, when_it_is_finished_all_is_given_back_though_others_hold_it) {
 }
 
 TEST(PrefixGroup, what_cannot_be_given_back_in_time_is_said) {
-  const std::vector<BlockHash> hashes(4);
-  Outcome outcome;
-  auto group =
-      PrefixGroup::open({.timeout_ms = 200}, {{InstanceId(), {0}}}, std::make_unique<Silent>(), outcome);
-  ASSERT_TRUE(outcome.ok()) << outcome.message;
-  std::uint64_t claim = 0;
-  ASSERT_TRUE(group->begin({hashes}, claim).ok());
+  auto group = group_over(std::make_unique<Silent>(), 200);
+  ASSERT_NE(group, nullptr);
+  begin(*group);
   EXPECT_FALSE(group->finish(0));
   EXPECT_TRUE(group->finish());
 }
 
+TEST(PrefixGroup, a_participant_that_answers_nothing_is_counted) {
+  auto group = group_over(std::make_unique<Silent>(), 200);
+  ASSERT_NE(group, nullptr);
+  CommonPrefix found;
+  ASSERT_TRUE(group->poll(begin(*group), 600'000, found).ok());
+  EXPECT_EQ(found.why, Missing::kTimeout);
+  EXPECT_NE(found.message.find("nothing came back"), std::string::npos) << found.message;
+  std::vector<ParticipantStats> stats;
+  ASSERT_TRUE(group->stats(stats).ok());
+  ASSERT_EQ(stats.size(), 1u);
+  EXPECT_GE(stats[0].sent, 2u) << "the list, and the close";
+  EXPECT_EQ(stats[0].answered + stats[0].astray, 0u);
+  EXPECT_EQ(stats[0].silent, 1u);
+}
+
+// Its tokens may come of another claim, and its frames of a participant that is not there.
+TEST(PrefixGroup, what_comes_astray_is_counted_and_what_answers_is) {
+  auto mailbox = std::make_shared<Mailbox>(2);
+  Outcome outcome;
+  auto group = group_over(carry_by(mailbox, outcome), 600'000);
+  ASSERT_NE(group, nullptr);
+  const std::uint64_t claim = begin(*group);
+  Mailbox::Parcel out;
+  ASSERT_TRUE(mailbox->take(600'000, out));
+  wire::Buffer refusal;
+  wire::encode(wire::ErrorReply{Code::kReject, "not this one"}, refusal);
+  EXPECT_TRUE(mailbox->arrived({1}, out.token, refusal).ok());
+  EXPECT_TRUE(mailbox->arrived({0}, {out.token.value + 1}, refusal).ok());
+  EXPECT_TRUE(mailbox->arrived({0}, {std::uint64_t{77} << 32}, refusal).ok());
+  EXPECT_TRUE(mailbox->arrived({0}, out.token, refusal).ok());
+  CommonPrefix found;
+  ASSERT_TRUE(group->poll(claim, 600'000, found).ok());
+  std::vector<ParticipantStats> stats;
+  ASSERT_TRUE(group->stats(stats).ok());
+  EXPECT_EQ(stats[0].answered, 1u);
+  EXPECT_EQ(stats[0].astray, 2u);
+  EXPECT_EQ(stats[0].silent, 0u);
+  mailbox->stop();
+}
+
 TEST(PrefixGroup, a_call_that_waits_is_told_that_the_group_is_closed) {
-  const std::vector<BlockHash> hashes(4);
   std::atomic<int> answered = 0;
   auto group = patient(answered);
   ASSERT_NE(group, nullptr);
-  std::uint64_t claim = 0;
-  ASSERT_TRUE(group->begin({hashes}, claim).ok());
+  std::uint64_t claim = begin(*group);
   EXPECT_EQ(group->restored(claim, 0, true).action, Action::kReject) << "no lease was told";
   Outcome polled, waited;
   std::thread poll([&] {
@@ -162,6 +206,7 @@ TEST(PrefixGroup, a_call_that_waits_is_told_that_the_group_is_closed) {
   wait.join();
   EXPECT_EQ(polled.action, Action::kReject);
   EXPECT_EQ(waited.action, Action::kReject);
+  const std::vector<BlockHash> hashes(4);
   EXPECT_EQ(group->begin({hashes}, claim).message, "the group is closed");
 }
 
@@ -204,12 +249,9 @@ void end_forked(std::unique_ptr<PrefixGroup>& group, std::shared_ptr<Mailbox>& m
 TEST(PrefixGroup, a_forked_child_that_ends_it_waits_for_nobody) {
   auto mailbox = std::make_shared<Mailbox>(1);
   Outcome outcome;
-  auto carrier = carry_by(mailbox, outcome);
-  auto group = PrefixGroup::open({.timeout_ms = 600'000}, {{InstanceId(), {0}}}, std::move(carrier), outcome);
-  ASSERT_TRUE(outcome.ok()) << outcome.message;
-  std::uint64_t claim = 0;
-  const std::vector<BlockHash> hashes(3);
-  ASSERT_TRUE(group->begin({hashes}, claim).ok());
+  auto group = group_over(carry_by(mailbox, outcome), 600'000);
+  ASSERT_NE(group, nullptr);
+  const std::uint64_t claim = begin(*group);
   std::atomic<int> came = 0;
   std::thread polls([&] {
     CommonPrefix found;

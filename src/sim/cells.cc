@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "client/seat_state.h"
 #include "daemon/stall.h"
 #include "mem/slab_passed.h"
 #include "shm/channel.h"
@@ -43,6 +44,12 @@ constexpr std::array kInterestStates = {"collecting", "acquiring", "acquired", "
                                         "claimed",    "ended",     "closed"};
 constexpr std::array kInterestEvents = {"part",  "loads",  "ready", "miss", "newer",
                                         "claim", "cancel", "lost",  "close"};
+constexpr std::array kSeatStates = {"back",    "refused", "submitting", "asking",     "yielding",
+                                    "loading", "waiting", "acquired",   "cancelling", "claiming",
+                                    "claimed", "closing", "closed"};
+constexpr std::array kSeatEvents = {"submit", "part",   "no_place",  "none_known", "loads",
+                                    "waits",  "ready",  "forgotten", "yield",      "cancelled",
+                                    "claim",  "leased", "close",     "gone"};
 constexpr std::array kWarmStates = {"queued", "loading", "ended"};
 constexpr std::array kWarmEvents = {"loads", "landed", "end"};
 constexpr std::array kRetireStates = {"idle", "images", "grants", "claims", "device", "drained"};
@@ -71,6 +78,7 @@ static_assert(named<InterestState, InterestEvent>(kInterestStates, kInterestEven
 static_assert(named<WarmState, WarmEvent>(kWarmStates, kWarmEvents));
 static_assert(named<RetireState, RetireEvent>(kRetireStates, kRetireEvents));
 static_assert(named<daemon::Health, daemon::HealthEvent>(kHealthStates, kHealthEvents));
+static_assert(kSeatStates.size() == client::kSeatStates && kSeatEvents.size() == client::kSeatEvents);
 static_assert(kSlabStates.size() == mem::detail::kSlabStates);
 static_assert(kDropped.size() == static_cast<std::size_t>(Dropped::kCount));
 static_assert(kKeptLenders.size() == static_cast<std::size_t>(KeptLender::kCount));
@@ -208,6 +216,15 @@ void each_drop(Each each) {
 }
 
 template <class Each>
+void each_seat_cell(Each each) {
+  using client::SeatEvent, client::SeatState;
+  for (std::size_t s = 0; s < kSeatStates.size(); ++s)
+    for (std::size_t e = 0; e < kSeatEvents.size(); ++e)
+      if (client::next(static_cast<SeatState>(s), static_cast<SeatEvent>(e)) != SeatState::kIllegal)
+        each("coordinator", kSeatStates[s], kSeatEvents[e], client::passed_seat_cells()[s][e].load());
+}
+
+template <class Each>
 void each_slab_edge(Each each) {
   for (std::size_t from = 0; from < kSlabStates.size(); ++from)
     for (std::size_t to = 0; to < kSlabStates.size(); ++to)
@@ -233,6 +250,7 @@ void each_cell_of_all(Each each) {
   each_cell<WarmState, WarmEvent>(kWarmStates, kWarmEvents, in("warm"));
   each_cell<RetireState, RetireEvent>(kRetireStates, kRetireEvents, in("retire"));
   each_cell<daemon::Health, daemon::HealthEvent>(kHealthStates, kHealthEvents, in("stall"));
+  each_seat_cell(each);
   each_slab_edge(each);
   each_kept(each);
   each_drop(each);

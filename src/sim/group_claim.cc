@@ -63,6 +63,7 @@ GroupClaim::GroupClaim(World& world, InterestId id, std::vector<Engine*> engines
   lost_ = random_.one_of<std::uint64_t>({0, 0, 10});
   doubled_ = random_.one_of<std::uint64_t>({0, 0, 20});
   cut_ = random_.one_of<std::uint64_t>({0, 50});
+  late_ = random_.one_of<std::uint64_t>({0, 0, 20});
 }
 
 GroupClaim::~GroupClaim() = default;
@@ -128,12 +129,14 @@ void GroupClaim::flush() {
   for (client::Coordinator::Send& out : coordinator_->take_sends()) {
     if (random_.percent(lost_)) continue;
     const wire::Buffer frame = cut(out.frame);
-    carry(out.seat, out.token, frame);
-    if (!random_.percent(doubled_)) continue;
-    const Duration late = random_.between(microseconds(1), milliseconds(50));
-    world_.events().after(late, [self = shared_from_this(), seat = out.seat, token = out.token, frame] {
-      if (self->alive()) self->carry(seat, token, frame);
-    });
+    const auto later = [&] {
+      const Duration late = random_.between(microseconds(1), milliseconds(50));
+      world_.events().after(late, [self = shared_from_this(), seat = out.seat, token = out.token, frame] {
+        if (self->alive()) self->carry(seat, token, frame);
+      });
+    };
+    random_.percent(late_) ? later() : carry(out.seat, out.token, frame);
+    if (random_.percent(doubled_)) later();
   }
 }
 
@@ -148,11 +151,11 @@ wire::Buffer GroupClaim::cut(const wire::Buffer& frame) {
 }
 
 // Over a process that has died nothing goes, nor comes. One that took its place has another session.
-void GroupClaim::carry(std::uint32_t seat, std::uint64_t token, const wire::Buffer& frame) {
-  Engine& engine = *members_[seat].engine;
+void GroupClaim::carry(client::ParticipantIndex seat, client::FrameToken token, const wire::Buffer& frame) {
+  Engine& engine = *members_[seat.value].engine;
   if (!engine.schedules()) return;
   if (world_.plant() == Plant::kSwallowedClose && closes(frame))
-    return arrive(seat, token, frame, closed(members_[seat].interest));
+    return arrive(seat, token, frame, closed(members_[seat.value].interest));
   const bool less = world_.plant() == Plant::kShortClaim;
   engine.carry(less ? claim_one_less(frame) : frame,
                [self = shared_from_this(), seat, token, frame, less](const Result<wire::Buffer>& reply) {
@@ -161,16 +164,16 @@ void GroupClaim::carry(std::uint32_t seat, std::uint64_t token, const wire::Buff
 }
 
 // As production carriers bring an answer.
-void GroupClaim::arrive(std::uint32_t seat, std::uint64_t token, const wire::Buffer& frame,
+void GroupClaim::arrive(client::ParticipantIndex seat, client::FrameToken token, const wire::Buffer& frame,
                         const Result<wire::Buffer>& reply) {
   wire::Buffer answer;
   if (reply.ok()) {
-    check(seat, frame, *reply);
+    check(seat.value, frame, *reply);
     answer = *reply;
   } else {
     wire::encode(wire::ErrorReply{reply.error().code(), reply.error().message()}, answer);
   }
-  if (token == 0) return;
+  if (token == client::FrameToken{}) return;
   coordinator_->arrive(seat, token, answer, world_.now());
   look();
 }
@@ -198,7 +201,7 @@ void GroupClaim::meddle(std::uint64_t word) {
     submit.hashes = wanted.hashes;
     wire::encode(submit, frame);
   }
-  carry(seat, 0, frame);
+  carry({seat}, {}, frame);
 }
 
 // ---- what is told ----

@@ -63,8 +63,8 @@ class GroupClaim : public std::enable_shared_from_this<GroupClaim> {
   bool alive() const;  // the scheduler that asks
   bool there(const Member& member) const;
   void flush();
-  void carry(std::uint32_t seat, std::uint64_t token, const wire::Buffer& frame);
-  void arrive(std::uint32_t seat, std::uint64_t token, const wire::Buffer& frame,
+  void carry(client::ParticipantIndex seat, client::FrameToken token, const wire::Buffer& frame);
+  void arrive(client::ParticipantIndex seat, client::FrameToken token, const wire::Buffer& frame,
               const Result<wire::Buffer>& reply);
   void check(std::uint32_t seat, const wire::Buffer& frame, const wire::Buffer& reply);
   void check_acquired(Member& member, const wire::InterestReply& reply);
@@ -89,7 +89,7 @@ class GroupClaim : public std::enable_shared_from_this<GroupClaim> {
   std::unique_ptr<client::Coordinator> coordinator_;
   TimePoint begun_, next_tick_;
   Duration delays_;
-  std::uint64_t lost_ = 0, doubled_ = 0, cut_ = 0;  // of a hundred frames
+  std::uint64_t lost_ = 0, doubled_ = 0, late_ = 0, cut_ = 0;  // of a hundred frames
   bool telling_ = false, told_ = false, finished_ = false;
 };
 

@@ -214,8 +214,9 @@ class Net {
         after(delay(), [=, this, seat = out.seat, token = out.token] { at_host(c, seat, token, *frame); });
     }
   }
-  void at_host(std::size_t c, std::uint32_t seat, std::uint64_t token, const wire::Buffer& frame) {
-    HostOf& host = *hosts[seat];
+  void at_host(std::size_t c, client::ParticipantIndex seat, client::FrameToken token,
+               const wire::Buffer& frame) {
+    HostOf& host = *hosts[seat.value];
     host.world()->now = std::max(host.now(), now_);
     auto answer = std::make_shared<wire::Buffer>(answer_of(host.core(), host.owner, frame, host.now()));
     for (int copies = percent(chance_.lost) ? 0 : 1 + (percent(chance_.doubled) ? 1 : 0); copies > 0;
@@ -403,7 +404,7 @@ TEST(Coordinator, a_host_that_has_nothing_leaves_none_claimed) {
   net.run();
   EXPECT_EQ(net.verdict(), Coordinator::Verdict::kMissed);
   EXPECT_EQ(net.coordinators[0]->outcome().why, wire::Missing::kGone);
-  EXPECT_EQ(net.coordinators[0]->outcome().seat, 1u);
+  EXPECT_EQ(net.coordinators[0]->outcome().seat.value, 1u);
   EXPECT_EQ(net.hosts[0]->core().stats().interests.claims, 0u);
   EXPECT_EQ(net.hosts[0]->core().stats().leased, ByteCount(0)) << "closed, and not only forgotten";
   EXPECT_TRUE(net.coordinators[0]->quiet());

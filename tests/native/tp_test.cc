@@ -24,8 +24,9 @@ class Watched final : public client::Carrier {
   enum class What : std::uint8_t { kSubmit, kPoll, kClaim, kClose };
   using Watch = std::function<void(std::uint32_t participant, What what)>;
   Watched(std::unique_ptr<Carrier> inner, Watch watch) : inner_(std::move(inner)), watch_(std::move(watch)) {}
-  void send(std::uint32_t participant, std::uint64_t token, std::vector<std::byte> frame) override {
-    watch_(participant, what_is(frame));
+  void send(client::ParticipantIndex participant, client::FrameToken token,
+            std::vector<std::byte> frame) override {
+    watch_(participant.value, what_is(frame));
     inner_->send(participant, token, std::move(frame));
   }
   bool receive(std::uint32_t timeout_ms, Arrival& out) override { return inner_->receive(timeout_ms, out); }
@@ -185,7 +186,7 @@ TEST(Tp, a_boundary_of_two_groups_is_had_on_every_rank_or_on_none) {
   const CommonPrefix none = hosts.claim_boundary(6);
   EXPECT_EQ(none.blocks, 0u);
   EXPECT_EQ(none.why, client::Missing::kGone) << none.message;
-  EXPECT_EQ(none.participant, 1u);
+  EXPECT_EQ(none.participant.value, 1u);
   hosts.expect_nothing_held(0);
   const CommonPrefix found = hosts.claim_boundary(4);
   ASSERT_EQ(found.blocks, 8u) << found.message;
@@ -244,7 +245,7 @@ TEST(Tp, a_participant_that_is_another_than_was_named_is_refused_and_one_that_is
   hosts.open([](auto, auto) {}, options);
   const CommonPrefix unknown = hosts.claim(4);
   EXPECT_EQ(unknown.why, client::Missing::kTimeout);
-  EXPECT_EQ(unknown.participant, 0u);
+  EXPECT_EQ(unknown.participant.value, 0u);
   EXPECT_NE(unknown.message.find("participant 0 did not have it in time; its Manager says: instance 09"),
             std::string::npos)
       << unknown.message;
@@ -262,7 +263,7 @@ TEST(Tp, one_host_without_it_leaves_nothing_claimed) {
   const CommonPrefix found = hosts.claim(12);
   EXPECT_EQ(found.blocks, 0u);
   EXPECT_EQ(found.why, client::Missing::kGone);
-  EXPECT_EQ(found.participant, 1u);
+  EXPECT_EQ(found.participant.value, 1u);
   hosts.expect_nothing_held(0);
   EXPECT_EQ(hosts.managers[0]->status()["interests.claims"], 0u);
 }
@@ -338,7 +339,7 @@ TEST(Tp, a_manager_that_dies_at_any_stage_leaves_nothing_held_at_the_others) {
       EXPECT_TRUE(hosts.wait().success);
     } else {
       EXPECT_EQ(found.blocks, 0u);
-      EXPECT_EQ(found.participant, 1u) << found.message;
+      EXPECT_EQ(found.participant.value, 1u) << found.message;
       EXPECT_TRUE(hosts.wait().quiet) << "no rank was told anything";
     }
     hosts.expect_nothing_held(0);
