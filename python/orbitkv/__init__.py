@@ -1,6 +1,7 @@
 """OrbitKV: KV pages that outlive the engine. The client of a Manager on this host.
 
-Importing this package starts no thread and opens no socket.
+Start from help(orbitkv.CacheManagerClient); where an engine has several Managers, from
+help(orbitkv.PrefixGroup). Importing this package starts no thread and opens no socket.
 """
 
 from orbitkv.client import (
@@ -37,7 +38,7 @@ from orbitkv.errors import (
     RetryLaterError,
     SaveNotSubmittedError,
 )
-from orbitkv.group import Carrier, Claim, CommonPrefix, CommonRestore, PrefixGroup
+from orbitkv.group import Carrier, Claim, CommonPrefix, CommonRestore, ParticipantStats, PrefixGroup
 from orbitkv.recovery import RecoveryContract
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "Layer",
     "ManagerUnavailableError",
     "OperationReport",
+    "ParticipantStats",
     "PrefixGroup",
     "PublishActivity",
     "OrbitKVError",

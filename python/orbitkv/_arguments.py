@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from array import array
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,12 +20,40 @@ def _shown(value: object) -> str:
 
 def whole(name: str, value: Any, most: int = U32, least: int = 0) -> int:
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} is a whole number, not {_shown(value)}") from None
     if not least <= number <= most:
         raise ValueError(f"{name} is {least} to {most}, not {_shown(number)}")
     return number
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is True or False, not {_shown(value)}")
+    return value
+
+
+def instance_of(name: str, value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIO" else "a"
+        raise TypeError(f"{name} is {article} {kind.__name__}, not {_shown(value)}")
+    return value
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    if text(name, value) not in choices:
+        raise ValueError(f"{name} is one of {', '.join(choices)}, not {_shown(value)}")
+    return value
+
+
+def path(name: str, value: Any) -> str:
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        raise TypeError(f"{name} is a path, not {_shown(value)}") from None
 
 
 def identity(name: str, value: Any) -> bytes:
@@ -61,22 +90,22 @@ def mapping(name: str, value: Any) -> Mapping[Any, Any]:
     return value
 
 
-def milliseconds(name: str, value: Any) -> int:
+def milliseconds(name: str, value: Any, least: int = 0) -> int:
     """Of seconds."""
     try:
-        seconds = float(value)
+        seconds = float("" if isinstance(value, bool | str) else value)
     except OverflowError:
         seconds = math.inf
     except (TypeError, ValueError):
         raise TypeError(f"{name} is a number of seconds, not {_shown(value)}") from None
-    if not 0 <= seconds <= U32 / 1000:
-        raise ValueError(f"{name} is 0 to {U32 // 1000} seconds, not {_shown(value)}")
+    if not least / 1000 <= seconds <= U32 / 1000:
+        raise ValueError(f"{name} is {least / 1000:g} to {U32 // 1000} seconds, not {_shown(value)}")
     return int(seconds * 1000)
 
 
 def blocks(name: str, values: Iterable[int | None], *, holes: bool = False) -> array[int]:
     """None stands for a hole."""
-    listed = list(values)
+    listed = items(name, values)
     try:
         made = array("I", [_HOLE if holes and block is None else block for block in listed])
     except (TypeError, OverflowError):

@@ -33,10 +33,12 @@ class Carrier(Protocol):
     """
 
     def send(self, participant: int, token: int, frame: bytes) -> None:
-        """Brings the frame and its token to the participant's host. While it runs no other frame goes."""
+        """Brings the frame (64 KiB at most) and its token to the host of the participant, which counts from 0 as
+        the group was given them. While it runs no other frame goes."""
 
     def receive(self, timeout: float) -> tuple[int, int, bytes] | None:
-        """An answer: (participant, token, frame). None: there was none within the time, in seconds."""
+        """An answer: (participant, token of the frame that it answers, frame). None: there was none within the
+        time, in seconds."""
 
 
 class Pump:

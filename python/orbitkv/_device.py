@@ -6,6 +6,8 @@ import ctypes
 import math
 from typing import Any
 
+from orbitkv._arguments import U64, whole
+
 
 def memory_of(tensor: Any, device: str) -> tuple[int, int, Any]:
     """Address of the first element, the bytes from there to the end of the allocation, and
@@ -35,7 +37,7 @@ def stream_of(stream: Any) -> int:
     value = getattr(stream, "cuda_stream", stream)
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"ready_stream is an int or has cuda_stream, unlike {type(stream).__name__}")
-    return value
+    return whole("ready_stream", value, U64)
 
 
 def event_of(layer: str, event: Any) -> int:
@@ -48,7 +50,7 @@ def event_of(layer: str, event: Any) -> int:
             f"the event of {layer} does not exist yet: torch creates it at its first record(); "
             "call event.record() once before it is used as a layer event"
         )
-    return value
+    return whole(f"the event of {layer}", value, U64)
 
 
 def _is_cpu(device: str) -> bool:

@@ -12,7 +12,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orbitkv import _core
-from orbitkv._arguments import U16, U64, blocks, identity, milliseconds, text, whole
+from orbitkv._arguments import (
+    U16,
+    U64,
+    blocks,
+    fields,
+    flag,
+    identity,
+    instance_of,
+    items,
+    mapping,
+    milliseconds,
+    one_of,
+    path,
+    text,
+    whole,
+)
 from orbitkv._core import NO_STREAM, BlockHashes
 from orbitkv._device import event_of, memory_of, stream_of
 from orbitkv.errors import OrbitKVError, RetryLaterError, SaveNotSubmittedError
@@ -23,6 +38,7 @@ from orbitkv.values import (
     Health,
     InterestAuthority,
     Layer,
+    OperationHandle,
     OperationReport,
     PublishActivity,
     QueryCandidates,
@@ -71,23 +87,32 @@ _FEW_LENT = 32
 class CacheManagerClient:
     """A session with the Manager. Opening succeeds without one: the client goes on trying.
 
+    bootstrap_socket: what `orbitkv serve --bootstrap-socket` was given; None: its default path.
     instance_id: 16 bytes, one for each engine (all its ranks share it) and new for each start.
-    timeout_ms: longest wait of a call. One process saves, another restores:
+    timeout_ms: longest wait of a call. Beside a Manager (`orbitkv serve --pool-size 1GiB`) this runs as it is:
 
-        pages = numpy.zeros((num_blocks, 4096), numpy.uint8)  # or a CPU tensor, or a buffer
-        hashes = [hashlib.sha256(text).digest() for text in prefixes]  # 32 bytes, one a block
+        import time
+        import uuid
+
+        from orbitkv import CacheManagerClient, Layer, QueryLoading
+
+        PAGE = 4096  # bytes of a block
+        pages = bytearray(8 * PAGE)  # or a numpy array, or a torch tensor: 8 blocks of one layer
+        hashes = [bytes([n]) * 32 for n in range(4)]  # 32 bytes a block: of its tokens and all before them
         with CacheManagerClient(instance_id=uuid.uuid4().bytes) as client:
             client.wait_connected()
-            memory = client.register("my model, float16", 0, 1, "cpu:0",
-                                     [Layer("layer 0", 0, 0, pages, 4096, 1, 4096)], num_blocks, 16)
-            # saves blocks 0, 1, ...
-            status = client.wait_save(client.save(memory, [(0, range(len(hashes)), hashes)]))
-            # the other process, after the same lines up to register()
+            layer = Layer("layer 0", group=0, component=0, tensor=pages, block_stride=PAGE, rows=1, row_bytes=PAGE)
+            memory = client.register("my model, float16", 0, 1, "cpu:0", [layer], num_blocks=8, block_tokens=16)
+            pages[: 4 * PAGE] = b"k" * (4 * PAGE)  # computed: blocks 0 to 3
+            saved = client.wait_save(client.save(memory, [(0, range(4), hashes)]))
+            assert saved.success and saved.blocks + saved.resident == 4, saved.message
+            # here into blocks 4 to 7; or in another process, after the same lines up to register()
             while isinstance(hit := client.query_prefetch(client.instance_id, hashes, "request 1"), QueryLoading):
                 time.sleep(0.002)  # blocks that come from SSD
-            if hit.hit_blocks:
-                load = client.start_restore(memory, [(hit.lease, [range(hit.hit_blocks)])])
-                status = client.wait_restore(load)  # success: the pages hold the saved bytes
+            assert hit.hit_blocks == 4, hit.why  # with none there is no lease, and nothing to restore
+            load = client.start_restore(memory, [(hit.lease, [range(4, 8)])])
+            assert client.wait_restore(load).success  # every byte is there and was verified
+            assert pages[4 * PAGE :] == b"k" * (4 * PAGE)
 
     On a GPU: device="cuda:0", and CUDA tensors in the layers. Streams order: save() and
     start_restore() wait on the device for what stands on ready_stream, never in this thread.
@@ -119,19 +144,18 @@ class CacheManagerClient:
     ) -> None:
         identity("instance_id", instance_id)
         options = _core.Options()
-        options.bootstrap_socket = bootstrap_socket or ""
-        options.name = name
-        options.timeout_ms = whole("timeout_ms", timeout_ms)
+        options.bootstrap_socket = "" if bootstrap_socket is None else path("bootstrap_socket", bootstrap_socket)
+        options.name = text("name", name)
+        options.timeout_ms = self._timeout_ms = whole("timeout_ms", timeout_ms)
         options.spin_iterations = whole("spin_iterations", spin_iterations)
-        options.verify = verify
-        options.inline_copies = inline_copies
-        options.copy_method = copy_method
-        options.copy_pace = copy_pace
-        options.early_leases = early_leases
+        options.verify = flag("verify", verify)
+        options.inline_copies = flag("inline_copies", inline_copies)
+        options.copy_method = one_of("copy_method", copy_method, ("auto", "direct", "kernel"))
+        options.copy_pace = one_of("copy_pace", copy_pace, ("full", "gentle"))
+        options.early_leases = flag("early_leases", early_leases)
         if trace_file is not None:
-            options.trace_file = trace_file
+            options.trace_file = path("trace_file", trace_file)
         self.instance_id = instance_id
-        self._timeout_ms = timeout_ms
         self._core = _core.Client(options)
         # Behind the core, so that they go after it: what the native side reads and writes,
         # and the streams and events of open operations.
@@ -173,17 +197,12 @@ class CacheManagerClient:
         spec.rank, spec.world_size = whole("rank", rank, U16), whole("world_size", world_size, U16)
         spec.device = text("device", device)
         spec.num_blocks, spec.block_tokens = whole("num_blocks", num_blocks), whole("block_tokens", block_tokens)
-        for group in groups:
-            spec.add_group(
-                whole("Group.id", group.id, U16),
-                whole("Group.shard", group.shard, U16),
-                whole("Group.shards", group.shards, U16),
-                bool(group.writer),
-                text("Group.rule", group.rule),
-                whole("Group.window_tokens", group.window_tokens),
-            )
-        held = []
-        for layer in layers:
+        for at, group in enumerate(items("groups", groups)):
+            g = instance_of(f"groups[{at}]", group, Group)
+            spec.add_group(int(g.id), int(g.shard), int(g.shards), g.writer, g.rule, int(g.window_tokens))
+        held, layers = [], items("layers", layers)
+        for at, layer in enumerate(layers):
+            instance_of(f"layers[{at}]", layer, Layer)
             address, size, owner = memory_of(layer.tensor, device)
             spec.add_layer(_layer_spec(layer, size), address)
             held.append(owner)
@@ -193,7 +212,7 @@ class CacheManagerClient:
 
     def unregister(self, registration: Registration) -> None:
         """Waits for the operations of the registration, then forgets the memory."""
-        self._core.unregister(registration.handle)
+        self._core.unregister(_registered(registration))
         self._registered.pop(registration.handle, None)
 
     # ---- lookup ----
@@ -228,7 +247,7 @@ class CacheManagerClient:
             self.hashes(hashes),
             text("req_id", req_id),
             _group(group_id),
-            bool(wait_for_full_prefix),
+            flag("wait_for_full_prefix", wait_for_full_prefix),
         )
         return _query_answer(found, group_id)
 
@@ -255,13 +274,8 @@ class CacheManagerClient:
         Leases and promises nothing. Another hint under the request takes its place. False: too many
         hints live.
         """
-        h = hint or WarmHint()
-        queue = (
-            whole("WarmHint.first_use_ms", h.first_use_ms),
-            whole("WarmHint.max_wait_ms", h.max_wait_ms),
-            whole("WarmHint.priority", h.priority),
-            whole("WarmHint.confidence", h.confidence, 100),
-        )
+        h = WarmHint() if hint is None else instance_of("hint", hint, WarmHint)
+        queue = (int(h.first_use_ms), int(h.max_wait_ms), int(h.priority), int(h.confidence))
         asked = identity("instance", instance), self.hashes(hashes), text("req_id", req_id), _group(group_id)
 
         def give() -> bool:
@@ -281,6 +295,7 @@ class CacheManagerClient:
         as it does where the list has ended; the newer list is not touched.
         """
         asked = identity("instance", instance), text("req_id", req_id)
+        instance_of("loading", loading, QueryLoading)
         found = self._core.poll_query(*asked, loading.group_id, loading.revision)
         return _query_answer(found, loading.group_id)
 
@@ -297,16 +312,17 @@ class CacheManagerClient:
 
         hashes: by group, one a page of the tail [origin, end). Reads and pins nothing.
         """
-        origin, end = tail
-        page = contract.page_tokens
+        page = instance_of("contract", contract, RecoveryContract).page_tokens
+        first, last = fields("tail", tail, ("origin", "end"))
+        origin, end = whole("tail: origin", first, U64), whole("tail: end", last, U64)
+        limit = end if limit is None else whole("limit", limit, U64)
         pages = {}
-        for group, listed in hashes.items():
+        for group, listed in mapping("hashes", hashes).items():
             found = self.query_candidates(instance, listed, req_id, group)
             pages[group] = tuple(sorted((*found.hit_positions, *found.stored_positions)))
         coverage = {
             group: [(origin + p * page, origin + (p + 1) * page) for p in there] for group, there in pages.items()
         }
-        limit = end if limit is None else limit
         return Boundary(contract.select_boundary(contract.namespace, origin, end, [coverage], limit), pages)
 
     def read_recovery(
@@ -332,7 +348,8 @@ class CacheManagerClient:
     def _recovery(
         self, instance: bytes, hashes: Mapping[int, Iterable[bytes]], req_id: str, tail: tuple[int, int]
     ) -> tuple[bytes, str, tuple[int, int], list[tuple[int, BlockHashes]]]:
-        groups = [(whole("a group of hashes", group, U16), self.hashes(hashes[group])) for group in sorted(hashes)]
+        listed = {whole("a group of hashes", group, U16): each for group, each in mapping("hashes", hashes).items()}
+        groups = [(group, self.hashes(listed[group])) for group in sorted(listed)]
         between = whole("origin", tail[0], U64), whole("boundary", tail[1], U64)
         return identity("instance", instance), text("req_id", req_id), between, groups
 
@@ -341,6 +358,7 @@ class CacheManagerClient:
     ) -> RecoveryReady | RecoveryLoading | RecoveryMissing:
         """What read_recovery() would answer to the same hashes, without sending them again."""
         asked = identity("instance", instance), text("req_id", req_id)
+        instance_of("loading", loading, RecoveryLoading)
         return _recovery_answer(self._core.poll_recovery(*asked, loading.revision))
 
     def cancel_recovery(self, instance: bytes, req_id: str, revision: int = 0) -> None:
@@ -374,25 +392,26 @@ class CacheManagerClient:
         default stream, NO_STREAM: they are written. Kept alive until the save is done, and
         ignored for CPU pages.
         """
-        stream = stream_of(ready_stream)
-        parts = [
-            (whole("a group", group, U16), blocks(f"blocks of group {group}", listed), self.hashes(hashes))
-            for group, listed, hashes in groups
-        ]
+        stream, memory = stream_of(ready_stream), _registered(registration)
+        parts = []
+        for at, each in enumerate(items("groups", groups)):
+            group, listed, hashes = fields(f"groups[{at}]", each, ("group", "blocks", "hashes"))
+            named = whole("a group", group, U16), blocks(f"blocks of group {group}", listed)
+            parts.append((*named, self.hashes(hashes)))
         try:
-            handle = self._core.start_save(registration.handle, parts, stream)
+            handle = self._core.start_save(memory, parts, stream)
         except OrbitKVError as error:
             raise SaveNotSubmittedError(str(error), error.action) from error
         self._keep(handle, [ready_stream])
         return SaveHandle(handle)
 
     def poll_save(self, handle: SaveHandle) -> SaveStatus:
-        """Of the blocks that were given: how many were copied, were there, or found no memory."""
-        return self._saved(handle, self._core.poll(handle.value))
+        """How it is, at once: of the blocks that were given how many were copied, were there, or found no memory."""
+        return self._saved(handle, self._core.poll(_value(handle, SaveHandle)))
 
     def wait_save(self, handle: SaveHandle, timeout: float | None = None) -> SaveStatus:
         """timeout in seconds, None: the client's. Not done after it: still lent."""
-        return self._saved(handle, self._core.wait(handle.value, self._milliseconds(timeout)))
+        return self._saved(handle, self._core.wait(_value(handle, SaveHandle), self._milliseconds(timeout)))
 
     # ---- restore ----
 
@@ -415,15 +434,17 @@ class CacheManagerClient:
         wait_restore() says success: events order, the verdict decides. torch creates an event
         at its first record(), so record it once before.
         """
-        stream = stream_of(ready_stream)
-        layer_events = list(layer_events)
+        stream, memory = stream_of(ready_stream), _registered(registration)
+        named = (fields("a layer event", each, ("layer", "event")) for each in items("layer_events", layer_events))
+        layer_events = [(text("the layer of an event", layer), event) for layer, event in named]
         events = [(layer, event_of(layer, event)) for layer, event in layer_events]
-        parts = [
-            (identity("a lease", lease), group, blocks(f"blocks of group {group}", listed, holes=True))
-            for lease, per_group in loads
-            for group, listed in enumerate(per_group)
-        ]
-        handle = self._core.start_restore(registration.handle, parts, stream, events)
+        parts = []
+        for at, load in enumerate(items("loads", loads)):
+            lease, per_group = fields(f"loads[{at}]", load, ("lease", "block ids by group"))
+            for group, listed in enumerate(items(f"block ids of loads[{at}]", per_group)):
+                name = f"blocks of group {group}"
+                parts.append((identity("a lease", lease), group, blocks(name, listed, holes=True)))
+        handle = self._core.start_restore(memory, parts, stream, events)
         self._keep(handle, [ready_stream, *(event for _, event in layer_events)])
         return RestoreHandle(handle)
 
@@ -432,27 +453,29 @@ class CacheManagerClient:
 
         RecomputeError: the restore ended without. RetryLaterError: not in time.
         """
-        self._core.wait_enqueued(handle.value, self._milliseconds(timeout))
+        self._core.wait_enqueued(_value(handle, RestoreHandle), self._milliseconds(timeout))
 
     def poll_restore(self, handle: RestoreHandle) -> RestoreStatus:
-        return self._restored(handle, self._core.poll(handle.value))
+        """How it is, at once. One that was forgotten is done, and no success; `message` says so."""
+        return self._restored(handle, self._core.poll(_value(handle, RestoreHandle)))
 
     def wait_restore(self, handle: RestoreHandle, timeout: float | None = None) -> RestoreStatus:
-        return self._restored(handle, self._core.wait(handle.value, self._milliseconds(timeout)))
+        """timeout in seconds, None: the client's. Not done after it: the pages are still lent."""
+        return self._restored(handle, self._core.wait(_value(handle, RestoreHandle), self._milliseconds(timeout)))
 
     def forget(self, handle: SaveHandle | RestoreHandle) -> None:
         """Drops the result of an operation; an open one goes on."""
-        self._core.drop(handle.value)
+        self._core.drop(_value(handle))
 
     def report(self, handle: SaveHandle | RestoreHandle) -> OperationReport:
         """RejectedError: the client has no trace_file, or the operation is not done."""
-        return OperationReport(*self._core.report(handle.value))
+        return OperationReport(*self._core.report(_value(handle)))
 
     # ---- session ----
 
     @property
     def completion_fd(self) -> int:
-        """An eventfd that is readable when operations ended; see take_completed()."""
+        """An eventfd (an int) that is readable when operations ended; see take_completed(). Not yours to close."""
         return self._core.completion_fd()
 
     def take_completed(self) -> list[int]:
@@ -473,7 +496,9 @@ class CacheManagerClient:
 
         One client a coordinator; close it when its channel ends. RejectedError: it is no such frame.
         """
-        return self._core.carry_interest(frame)
+        if not isinstance(frame, bytes | bytearray | memoryview):
+            raise TypeError(f"a frame is bytes, not {type(frame).__name__}")
+        return self._core.carry_interest(bytes(frame))
 
     def interest_authority(self, instance: bytes | None = None) -> InterestAuthority:
         """What an interest in the instance would be bound to now: for a PrefixGroup.
@@ -484,6 +509,7 @@ class CacheManagerClient:
         return InterestAuthority(*self._core.interest_authority(of))
 
     def peer_alive(self) -> bool:
+        """False: the Manager's process has ended, or none is attached."""
         return self._core.peer_alive()
 
     def status(self) -> dict[str, Any]:
@@ -530,6 +556,14 @@ class CacheManagerClient:
 
 def _group(group_id: Any) -> int:
     return whole("group_id", group_id, U16)
+
+
+def _registered(registration: Any) -> int:
+    return instance_of("registration", registration, Registration).handle
+
+
+def _value(handle: Any, kind: type = OperationHandle) -> int:
+    return instance_of("handle", handle, kind).value
 
 
 def _begun(prepare: Callable[[], bool]) -> bool:

@@ -19,6 +19,14 @@ class RecoveryContract:
     engine holds itself, in whole pages; a boundary is a token at which it would go on computing:
     start < boundary <= end. coverage: what one shard has, {group: [(start, end), ...]}, for every
     group. ValueError or TypeError says what is wrong with an input.
+
+        from orbitkv import RecoveryContract
+
+        contract = RecoveryContract("my model", 16, [(0, "prefix", None), (1, "window", 32)])
+        coverage = {0: [(0, 64)], 1: [(16, 48)]}  # tokens that are cached, by group
+        assert contract.restorable_boundaries("my model", 0, 64, coverage) == [48]
+        assert contract.select_boundary("my model", 0, 64, [coverage], 64) == 48
+        assert contract.required_ranges("my model", 0, 48) == [(0, 0, 48), (1, 16, 48)]
     """
 
     __slots__ = ("_core",)
@@ -29,10 +37,12 @@ class RecoveryContract:
 
     @property
     def namespace(self) -> str:
+        """That ranges are asked under; another one is refused."""
         return self._core.namespace
 
     @property
     def page_tokens(self) -> int:
+        """Tokens a page."""
         return self._core.page_tokens
 
     def required_ranges(self, namespace: str, start: int, end: int) -> list[tuple[int, int, int]]:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from orbitkv._arguments import U16, U64, flag, one_of, text, whole
+
+RULES = ("prefix", "window", "checkpoint")
+
 
 @dataclass(frozen=True)
 class Layer:
     """One fragment of every block: row r of block b starts b*block_stride + r*row_stride
-    bytes behind the start of `tensor` and holds row_bytes.
+    bytes behind the start of `tensor` and holds row_bytes. row_stride 0: the rows follow one another.
+
+    name: for messages and layer events; components of one layer share it. group: the Group it is of.
+    component: 0 is K, or K and V together, 1 is V. ValueError, TypeError: out of range.
 
     tensor: a torch tensor (CPU or CUDA), an object with `__cuda_array_interface__` or
     `__array_interface__`, or a writable buffer. Of a torch tensor everything from its first
@@ -25,10 +32,22 @@ class Layer:
     row_bytes: int
     row_stride: int = 0
 
+    def __post_init__(self) -> None:
+        text("Layer.name", self.name)
+        whole("Layer.group", self.group, U16)
+        whole("Layer.component", self.component, U16)
+        whole("Layer.block_stride", self.block_stride, U64)
+        whole("Layer.rows", self.rows, least=1)
+        whole("Layer.row_bytes", self.row_bytes, U64, least=1)
+        whole("Layer.row_stride", self.row_stride, U64)
+
 
 @dataclass(frozen=True)
 class Group:
     """A group of layers of this rank: which shard of its blocks it reads and writes.
+
+    shard, shards: of a block, 0 <= shard < shards; ranks that hold the same bytes (MLA) name the same shard, and
+    one of them is its writer. ValueError, TypeError: out of range.
 
     rule: which cached tokens the group needs before the engine can go on at token b: "prefix"
     (all; group 0 has it), "window" (the last ceil(window_tokens / block_tokens) blocks) or
@@ -42,6 +61,17 @@ class Group:
     rule: str = "prefix"
     window_tokens: int = 0
 
+    def __post_init__(self) -> None:
+        whole("Group.id", self.id, U16)
+        whole("Group.shards", self.shards, U16, least=1)
+        whole("Group.shard", self.shard, self.shards - 1)
+        flag("Group.writer", self.writer)
+        one_of("Group.rule", self.rule, RULES)
+        window = self.rule == "window"
+        whole("Group.window_tokens", self.window_tokens, least=int(window))
+        if not window and self.window_tokens:
+            raise ValueError(f"Group.window_tokens is 0 for a {self.rule} group, not {self.window_tokens}")
+
 
 @dataclass(frozen=True)
 class Registration:
@@ -53,7 +83,8 @@ class Registration:
 
 @dataclass(frozen=True)
 class QueryCandidates:
-    """hit_blocks: the leading run in memory or on SSD; positions that are in memory, and that are stored only."""
+    """hit_blocks: the leading run in memory or on SSD, in blocks. hit_positions are in memory, stored_positions on
+    SSD only: indices of the list that was asked for, ascending, holes in it included."""
 
     hit_blocks: int
     hit_positions: tuple[int, ...]
@@ -62,8 +93,9 @@ class QueryCandidates:
 
 @dataclass(frozen=True)
 class QueryReady:
-    """The leading run is leased: restore it, or release the lease.
+    """The leading run, hit_blocks of the list, is leased: restore it, or release the lease (16 bytes).
 
+    With no blocks there is no lease, and nothing to release. revision: of this answer, for cancel_query().
     why: of a poll that ends with no blocks: "gone", "timeout", "no_memory" (no budget), or "unknown"
     (the query ended, was cancelled or replaced, or is of an earlier Manager).
     """
@@ -78,6 +110,7 @@ class QueryReady:
 class QueryLoading:
     """The run is on its way from SSD into memory: poll_query(), ask again, or cancel_query().
 
+    hit_blocks: of it, as far as is known. revision: of the list that was asked for.
     admitted: False where it waits for budget, or for blocks that others save; then it holds nothing.
     """
 
@@ -92,13 +125,19 @@ class WarmHint:
     """When a list may be needed, and how surely.
 
     first_use_ms: from now, an estimate. max_wait_ms: the hint is of no use after that; 0: as long
-    as hints live (5 s). priority: larger first. confidence: 0 to 100.
+    as hints live (5 s). priority: larger first. confidence: 0 to 100. Whole numbers from 0 on:
+    ValueError, TypeError.
     """
 
     first_use_ms: int = 0
     priority: int = 0
     confidence: int = 100
     max_wait_ms: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("first_use_ms", "priority", "max_wait_ms"):
+            whole(f"WarmHint.{name}", getattr(self, name))
+        whole("WarmHint.confidence", self.confidence, 100)
 
 
 @dataclass(frozen=True)
@@ -115,7 +154,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class RecoveryReady:
-    """Every page of the boundary is leased, one lease a group: restore them, or release them."""
+    """Every page of the boundary is leased, one lease (16 bytes) a group: restore them, or release them."""
 
     leases: dict[int, bytes]
     revision: int
@@ -143,15 +182,17 @@ class RecoveryMissing:
 
 
 @dataclass(frozen=True)
-class _Handle:
+class OperationHandle:
+    """Of a save or a restore that was started; dropping it cancels nothing."""
+
     value: int
 
 
-class SaveHandle(_Handle):
+class SaveHandle(OperationHandle):
     """Of a save."""
 
 
-class RestoreHandle(_Handle):
+class RestoreHandle(OperationHandle):
     """Of a restore."""
 
 
@@ -180,7 +221,11 @@ class RestoreStatus(_Status):
 
 @dataclass(frozen=True)
 class OperationReport:
-    """When this process saw an operation's stages, in nanoseconds since the call, and what it moved."""
+    """When this process saw an operation's stages, in nanoseconds since the call, and what it moved.
+
+    readiness: the ready stream was behind it; dispatched: sent to the Manager; dequeued: its grant was seen;
+    claimed, enqueued (the last copy), drained. bytes, fragments: copied. method: "direct", "kernel" or "host".
+    """
 
     readiness_ns: int
     dispatched_ns: int
@@ -206,6 +251,9 @@ class PublishActivity:
 
 @dataclass(frozen=True)
 class Health:
+    """Of this session. incarnation: which life of the Manager, 0: none yet. reconnects: sessions after the first.
+    message: what is wrong while it is not connected."""
+
     connected: bool
     incarnation: int
     reconnects: int
@@ -214,7 +262,10 @@ class Health:
 
 
 class InterestAuthority(NamedTuple):
-    """What an interest is bound to: the life of a Manager and the registrations of an instance's ranks there."""
+    """What an interest is bound to: the life of a Manager and the registrations of an instance's ranks there.
+
+    generation rises when a rank registers; layout: 16 bytes, of namespace and shards; consumers: ranks.
+    """
 
     incarnation: int
     generation: int

@@ -358,12 +358,6 @@ def test_layer_events_of_unknown_layers_are_refused(real):
             client.start_restore(registration, [(b"l" * 16, [[1]])], layer_events=[("nowhere", 1)])
 
 
-@pytest.mark.parametrize("option", ["copy_method", "copy_pace"])
-def test_unknown_ways_to_copy_are_refused(real, option):
-    with pytest.raises(RejectedError, match=option):
-        CacheManagerClient(real.socket, os.urandom(16), **{option: "teleport"})
-
-
 def test_traced_operations_are_reported(real, tmp_path):
     with CacheManagerClient(real.socket, os.urandom(16), trace_file=str(tmp_path / "trace")) as client:
         registration = register(client, pages(1))

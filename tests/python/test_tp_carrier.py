@@ -222,6 +222,31 @@ def test_a_carrier_that_never_works_is_named(hosts):
             found = claim.poll(60)
 
 
+def test_a_carrier_that_loses_everything_and_says_nothing_is_named_and_counted(hosts):
+    class Hole:
+        def send(self, participant, token, frame):
+            pass
+
+        def receive(self, timeout):
+            time.sleep(timeout)
+
+    with PrefixGroup(seats_of(hosts), 0.3, carrier=Hole()) as group:
+        found = group.begin([key(0)]).poll(60)
+        assert (found.blocks, found.why) == (0, "timeout")
+        assert "frames were sent to it" in found.message and "nothing came back; check its carrier" in found.message
+        stats = group.stats()
+        assert len(stats) == 2 and stats[found.participant].silent == 1
+        assert all(of.sent > 0 and of.answered == of.astray == 0 for of in stats)
+
+
+def test_frames_that_are_answered_are_counted(hosts):
+    with PrefixGroup(seats_of(hosts), 30.0, carrier=Queues(hosts)) as group:
+        assert group.begin([key(0)]).poll(60).blocks == 1
+        assert all(of.sent >= of.answered >= 2 and of.silent == 0 for of in group.stats())
+    with pytest.raises(RejectedError, match="closed"):
+        group.stats()
+
+
 @pytest.mark.parametrize(
     "answer",
     [5, (1,), "abc", (0, -1, b""), (7, 1, b"x"), (0, 1, "text"), (0, 2**70, b""), (0, 1, bytes(70_000)), (0, 1, None)],
