@@ -78,6 +78,7 @@ def test_a_dense_engine_is_accepted():
         ({"speculative_config": object()}, [full], "speculative"),
         ({"lora_config": object()}, [full], "LoRA"),
         ({"parallel_config": types.SimpleNamespace(pipeline_parallel_size=2)}, [full], "pipeline_parallel_size=2"),
+        ({"parallel_config": types.SimpleNamespace(nnodes_within_dp=2)}, [full], "at 2 hosts .*one Manager"),
         ({"cache_config": types.SimpleNamespace(prefix_caching_hash_algo="xxhash")}, [full], "xxhash"),
         ({}, [full, sliding], "2 KV cache groups .FullAttentionSpec, SlidingWindowSpec"),
         ({}, [sliding], "SlidingWindowSpec"),
@@ -117,6 +118,26 @@ def test_a_changed_connector_api_is_named():
 
     found = config.api_differences(Other)
     assert "wait_for_save(step) instead of ()" in found and "get_transfer_results() is missing" in found
+
+
+def test_ranks_at_another_host_are_named():
+    assert config.host() == config.host() != ""
+    config.check_one_host({0: "a", 1: "a", 2: ""}, "a")
+    config.check_one_host({0: "a"}, "")
+    with pytest.raises(ValueError, match="ranks 1, 3 stand at another host .*one Manager"):
+        config.check_one_host({0: "a", 1: "b", 2: "a", 3: "c"}, "a")
+
+
+def test_the_scheduler_refuses_workers_of_another_host(monkeypatch):
+    from orbitkv.vllm.connector import OrbitKVConnector
+    from orbitkv.vllm.metadata import Handshake
+
+    connector = OrbitKVConnector.__new__(OrbitKVConnector)
+    connector._scheduler = None
+    workers = {0: Handshake("c", False, config.host()), 1: Handshake("c", False, "elsewhere")}
+    with pytest.raises(ValueError, match="ranks 1 stand at another host"):
+        connector.set_xfer_handshake_metadata(workers)
+    connector.set_xfer_handshake_metadata({0: workers[0]})
 
 
 # ---- namespace ----

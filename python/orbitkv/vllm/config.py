@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import pathlib
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -75,10 +76,34 @@ def refusals(vllm_config: Any, kv_cache_config: Any) -> list[str]:
     for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) != 1:
             reasons.append(f"{name}={getattr(parallel, name)} (must be 1)")
+    if (nodes := getattr(parallel, "nnodes_within_dp", 1)) != 1:
+        reasons.append(f"nnodes: the ranks of an engine stand at {nodes} hosts ({_ONE_HOST})")
     algorithm = vllm_config.cache_config.prefix_caching_hash_algo
     if algorithm not in ("sha256", "sha256_cbor"):
         reasons.append(f"prefix_caching_hash_algo={algorithm!r} (use sha256_cbor or sha256)")
     return reasons + _cache_refusals(kv_cache_config)
+
+
+_ONE_HOST = "all of them, and the scheduler, must reach one Manager: keep tensor parallelism within a host"
+
+
+def host() -> str:
+    """The same for all processes of this host, containers included; empty: not known."""
+    try:
+        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def check_one_host(ranks: dict[int, str], here: str) -> None:
+    """A block counts when every rank's part of it is in one Manager: over several nothing would ever be found.
+
+    ranks: host() of each rank's worker; here: the scheduler's. ValueError names the ranks that stand elsewhere.
+    """
+    elsewhere = sorted(rank for rank, there in ranks.items() if here and there and there != here)
+    if elsewhere:
+        listed = ", ".join(map(str, elsewhere))
+        raise ValueError(f"OrbitKV cannot serve this engine: ranks {listed} stand at another host ({_ONE_HOST}).")
 
 
 def _device_refusals(vllm_config: Any) -> list[str]:

@@ -19,7 +19,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from orbitkv.client import CacheManagerClient, Group
 from orbitkv.vllm import geometry, loading, namespace
-from orbitkv.vllm.config import Settings, check_engine, instance_of
+from orbitkv.vllm.config import Settings, check_engine, check_one_host, host, instance_of
 from orbitkv.vllm.device import pages_of
 from orbitkv.vllm.metadata import Handshake, StepTasks, WorkerReport
 from orbitkv.vllm.scheduler import SchedulerSide
@@ -135,7 +135,7 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):
     def get_handshake_metadata(self) -> Handshake:
         # Behind another connector the policy for failed loads is that one's, unknown here.
         layers = self._load != loading.ASYNC and get_kv_transfer_group() is self
-        return Handshake(namespace.worker_canary(self._hash_algorithm()), layers)
+        return Handshake(namespace.worker_canary(self._hash_algorithm()), layers, host())
 
     def _tasks(self) -> StepTasks:
         tasks = self._connector_metadata
@@ -148,7 +148,9 @@ class OrbitKVConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.bind_pool(gpu_block_pool)
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
-        canaries = {m.canary for m in metadata.values() if isinstance(m, Handshake)}
+        handshakes = {rank: m for rank, m in metadata.items() if isinstance(m, Handshake)}
+        check_one_host({rank: m.host for rank, m in handshakes.items()}, host())
+        canaries = {m.canary for m in handshakes.values()}
         if len(canaries) > 1:
             raise ValueError(
                 "OrbitKV: the workers hash blocks differently; start all of them with the same PYTHONHASHSEED"

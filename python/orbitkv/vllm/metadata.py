@@ -67,8 +67,9 @@ class WorkerReport(KVConnectorWorkerMetadata):
 
 @dataclass(frozen=True)
 class Handshake(KVConnectorHandshakeMetadata):
-    """Worker to scheduler at start: both must name blocks alike, and a step may run ahead
-    of its verdict only where the worker says so."""
+    """Worker to scheduler at start: both must name blocks alike and stand at one host, and a
+    step may run ahead of its verdict only where the worker says so."""
 
     canary: str
     layers: bool = False
+    host: str = ""  # config.host()
