@@ -44,7 +44,7 @@ def build(machine):
     except Failed:
         tests = False
         machine.run("build", [*base, "-DORBITKV_TESTS=OFF"])
-    targets = ["orbitkv", *(["gpu_copier_test", "gpu_retire_test"] if tests else [])]
+    targets = ["orbitkv", *(["gpu_copier_test", "gpu_retire_test", "gpu_upgrade_test"] if tests else [])]
     machine.run("build", ["ninja", "-C", str(machine.build), *targets])
     note = python_module(machine, base)
     return [{"build": str(machine.build), "tests": tests, "python": note or "built"}]
@@ -99,16 +99,26 @@ def soak(machine):
     return [{"soak": sum_of(lines), "processes": count}]
 
 
-def retire(machine):
-    """Engines that are killed while the device writes into slabs; what takes their place keeps its bytes."""
-    rounds = 6 if machine.arguments.quick else 30
-    text = machine.run("retire", [machine.binary("gpu_retire_test")], {"ORBITKV_RETIRE_ROUNDS": str(rounds)})
+def rounds_of(machine, step, rounds):
+    """What a program made of engines and Managers that end, in rounds, tells in its last word."""
+    program = machine.binary(f"gpu_{step}_test")
+    text = machine.run(step, [program], {f"ORBITKV_{step.upper()}_ROUNDS": str(rounds)})
     if "nothing tested" in text:
         raise Missing(text.strip())
-    found = [line for line in text.splitlines() if line.startswith("retire: ")]
+    found = [line for line in text.splitlines() if line.startswith(f"{step}: ")]
     if len(found) != 1:
-        raise Failed(f"it did not tell what it hit; see {machine.out / 'retire'}.log")
-    return [{"retire": found[0]}]
+        raise Failed(f"it did not tell what it hit; see {machine.out / step}.log")
+    return [{step: found[0]}]
+
+
+def retire(machine):
+    """Engines that are killed while the device writes into slabs; what takes their place keeps its bytes."""
+    return rounds_of(machine, "retire", 6 if machine.arguments.quick else 30)
+
+
+def upgrade(machine):
+    """Managers that are upgraded and killed while the device copies; blocks and engines go on."""
+    return rounds_of(machine, "upgrade", 6 if machine.arguments.quick else 30)
 
 
 def bench(machine, name, extra=()):
@@ -258,6 +268,7 @@ def peers(machine):
 # In this order; the seconds that each is worth starting with.
 STEPS = {
     "driver": (driver, 1), "build": (build, 5), "suites": (suites, 30), "soak": (soak, 30), "retire": (retire, 120),
+    "upgrade": (upgrade, 60),
     "copy": (copy, 30), "restore": (restore, 30), "publish": (publish, 20), "replay": (replay, 15),
     "manager": (manager, 10), "torch": (torch, 20), "interference": (interference, 30), "vllm": (vllm, 120),
     "peers": (peers, 200),

@@ -204,17 +204,29 @@ void say(const std::string& text) {
 }
 
 // Two saves at a time, of one half of the pages each, so that the device is never idle.
-[[noreturn]] void save_for_ever(GpuEngine& engine, std::uint64_t hash, std::uint32_t blocks,
-                                VictimProgress& progress) {
+void save_until_enough(GpuEngine& engine, std::uint64_t hash, std::uint32_t blocks,
+                       VictimProgress& progress) {
   client::OperationHandle open[2];
-  for (std::uint32_t turn = 0;; ++turn, hash += blocks) {
+  const auto wait = [&](client::OperationHandle& mine) {
+    if (mine.value == 0) return;
+    engine.client().wait(mine, kDoneWithinMs);
+    engine.client().drop(mine);
+    mine = {};
+    ++progress.ended;
+  };
+  std::uint64_t incarnation = engine.client().health().incarnation;
+  const auto rest_in_a_new_life = [&] {
+    const auto health = engine.client().health();
+    if (!health.connected || health.incarnation == incarnation) return;
+    incarnation = health.incarnation;
+    for (auto& each : open) wait(each);
+    const std::uint32_t life = ++progress.lives;
+    while (progress.go_on < life && !progress.enough) ::usleep(500);
+  };
+  for (std::uint32_t turn = 0; !progress.enough; ++turn, hash += blocks) {
+    rest_in_a_new_life();
     client::OperationHandle& mine = open[turn % 2];
-    if (mine.value != 0) {
-      engine.client().wait(mine, kDoneWithinMs);
-      engine.client().drop(mine);
-      mine = {};
-      ++progress.ended;
-    }
+    wait(mine);
     if (!engine.start_save(turn % 2 * blocks, hash, blocks, mine).ok()) {
       ::usleep(1000);
       continue;
@@ -222,6 +234,7 @@ void say(const std::string& text) {
     engine.client().wait_enqueued(mine, kDoneWithinMs);
     ++progress.enqueued;
   }
+  for (auto& each : open) wait(each);
 }
 
 int victim(GpuEngine& engine, std::map<std::string, std::string>& words) {
@@ -234,8 +247,9 @@ int victim(GpuEngine& engine, std::map<std::string, std::string>& words) {
   say("ready ");
   std::string line;
   if (!std::getline(std::cin, line)) return 1;
-  save_for_ever(engine, std::stoull(words["hash"]), static_cast<std::uint32_t>(std::stoul(words["blocks"])),
-                progress);
+  save_until_enough(engine, std::stoull(words["hash"]),
+                    static_cast<std::uint32_t>(std::stoul(words["blocks"])), progress);
+  return 0;
 }
 
 // save HASH COUNT | restore HASH COUNT | synchronise

@@ -1,7 +1,7 @@
 // An engine whose pages lie in a GPU's memory, over the driver that this process finds: the
 // real one, or the fake libcuda. And what it does as a process of its own, by the lines on
-// its stdin: a victim that saves until it is killed, a witness that saves known bytes and
-// compares every one that it restores. Tests only.
+// its stdin: a victim that saves until it is killed or told that it is enough, a witness that saves known
+// bytes and compares every one that it restores. Tests only.
 #pragma once
 
 #include <atomic>
@@ -79,6 +79,9 @@ class GpuEngine {
 struct VictimProgress {
   std::atomic<std::uint64_t> enqueued;  // saves whose copies were given to the device
   std::atomic<std::uint64_t> ended;
+  std::atomic<std::uint32_t> lives;  // of Managers that followed the first; it waits after each
+  std::atomic<std::uint32_t> go_on;  // told to it: until this has the number
+  std::atomic<bool> enough;          // told to it: what runs is waited for, and the process ends
 };
 VictimProgress& map_progress(const std::string& path);
 

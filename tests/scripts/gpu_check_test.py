@@ -147,16 +147,17 @@ class Round(unittest.TestCase):
             _, found = self.soak(script, "--soak", "100", "--limit", "1")
         self.assertIn("did not end in time: soak seed 1: 40 of 100 rounds", found["failed"]["soak"])
 
-    def test_the_test_of_retirement_tells_what_it_hit(self):
+    def test_tests_of_ends_tell_what_they_hit(self):
         self.program("orbitkv", "exit 0")
-        self.program("gpu_retire_test", 'echo "retire: $ORBITKV_RETIRE_ROUNDS kills with copies in flight"')
-        status, found = self.check("--only", "retire", "--quick")
-        self.assertEqual(status, 0)
-        self.assertEqual(found["steps"]["retire"]["lines"], [{"retire": "retire: 6 kills with copies in flight"}])
-        self.program("gpu_retire_test", "echo a slab lost its bytes; exit 1")
-        status, found = self.check("--only", "retire")
-        self.assertEqual(status, 1)
-        self.assertIn("a slab lost its bytes", found["failed"]["retire"])
+        for step in ("retire", "upgrade"):
+            self.program(f"gpu_{step}_test", f'echo "{step}: $ORBITKV_{step.upper()}_ROUNDS ends under copies"')
+            status, found = self.check("--only", step, "--quick")
+            self.assertEqual(status, 0)
+            self.assertEqual(found["steps"][step]["lines"], [{step: f"{step}: 6 ends under copies"}])
+            self.program(f"gpu_{step}_test", "echo a slab lost its bytes; exit 1")
+            status, found = self.check("--only", step)
+            self.assertEqual(status, 1)
+            self.assertIn("a slab lost its bytes", found["failed"][step])
 
     def test_a_step_that_no_longer_fits_is_named(self):
         self.program("orbitkv", "exit 0")
