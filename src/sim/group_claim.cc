@@ -28,9 +28,9 @@ Result<wire::Buffer> say_one_more(const Result<wire::Buffer>& answer) {
   wire::encode(*reply, out);
   return out;
 }
-bool closes(const wire::Buffer& frame) {
+bool calls(const wire::Buffer& frame, InterestVerb verb) {
   const auto call = wire::decode_interest_call(frame);
-  return call.ok() && call->verb == InterestVerb::kClose;
+  return call.ok() && call->verb == verb;
 }
 wire::Buffer closed(InterestId interest) {
   wire::InterestReply reply;
@@ -52,7 +52,7 @@ GroupClaim::GroupClaim(World& world, InterestId id, std::vector<Engine*> engines
   for (std::uint64_t seat = 0; seat < engines.size(); ++seat) {
     Engine* engine = engines[seat];
     const InterestId interest(id.value + (seat << 32));  // as the coordinator names them
-    members_.push_back({engine, engine->generation(), engine->session(), interest, {}, {}, {}, {}});
+    members_.push_back({engine, engine->generation(), engine->session(), interest, {}, {}, {}, {}, {}});
     members_.back().ranks.resize(engine->ranks());
   }
   times_.wait = milliseconds(random_.one_of<std::int64_t>({20, 500, 2000}));
@@ -154,13 +154,30 @@ wire::Buffer GroupClaim::cut(const wire::Buffer& frame) {
 void GroupClaim::carry(client::ParticipantIndex seat, client::FrameToken token, const wire::Buffer& frame) {
   Engine& engine = *members_[seat.value].engine;
   if (!engine.schedules()) return;
-  if (world_.plant() == Plant::kSwallowedClose && closes(frame))
+  if (world_.plant() == Plant::kSwallowedClose && calls(frame, InterestVerb::kClose))
     return arrive(seat, token, frame, closed(members_[seat.value].interest));
+  if (submitted_again(seat, token, frame)) return;
   const bool less = world_.plant() == Plant::kShortClaim;
   engine.carry(less ? claim_one_less(frame) : frame,
                [self = shared_from_this(), seat, token, frame, less](const Result<wire::Buffer>& reply) {
                  if (self->alive()) self->arrive(seat, token, frame, less ? say_one_more(reply) : reply);
                });
+}
+
+// A submit that was put off may come twice, and find a place the second time: before the poll that asks
+// after it, which is as late.
+bool GroupClaim::submitted_again(client::ParticipantIndex seat, client::FrameToken token,
+                                 const wire::Buffer& frame) {
+  if (doubled_ == 0 || !calls(frame, InterestVerb::kPoll)) return false;
+  const wire::Buffer again = std::exchange(members_[seat.value].refused, {});
+  if (again.empty()) return false;
+  const Duration late = random_.between(microseconds(1), milliseconds(200));
+  world_.events().after(late, [self = shared_from_this(), seat, token, frame, again] {
+    if (!self->alive()) return;
+    self->carry(seat, {}, again);
+    self->carry(seat, token, frame);
+  });
+  return true;
 }
 
 // As production carriers bring an answer.
@@ -172,6 +189,8 @@ void GroupClaim::arrive(client::ParticipantIndex seat, client::FrameToken token,
     answer = *reply;
   } else {
     wire::encode(wire::ErrorReply{reply.error().code(), reply.error().message()}, answer);
+    const bool put_off = reply.error().code() == Code::kBusy && wire::decode_interest_submit(frame).ok();
+    if (put_off && token != client::FrameToken{}) members_[seat.value].refused = frame;
   }
   if (token == client::FrameToken{}) return;
   coordinator_->arrive(seat, token, answer, world_.now());

@@ -56,6 +56,7 @@ class GroupClaim : public std::enable_shared_from_this<GroupClaim> {
     TimePoint since;
     Duration delays;
     std::vector<Rank> ranks;
+    wire::Buffer refused;  // the submit that was put off last
   };
 
   std::size_t blocks() const;
@@ -66,6 +67,7 @@ class GroupClaim : public std::enable_shared_from_this<GroupClaim> {
   void carry(client::ParticipantIndex seat, client::FrameToken token, const wire::Buffer& frame);
   void arrive(client::ParticipantIndex seat, client::FrameToken token, const wire::Buffer& frame,
               const Result<wire::Buffer>& reply);
+  bool submitted_again(client::ParticipantIndex seat, client::FrameToken token, const wire::Buffer& frame);
   void check(std::uint32_t seat, const wire::Buffer& frame, const wire::Buffer& reply);
   void check_acquired(Member& member, const wire::InterestReply& reply);
   void check_closed(std::uint32_t seat);
