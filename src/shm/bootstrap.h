@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,9 +61,25 @@ struct Peer {
 Result<Peer> authenticate_peer(const Socket& socket);
 bool process_ended(const UniqueFd& pidfd);
 
-// A keeper's claim to a socket path: it starts the Managers there, also while none runs. As long as
-// the descriptor is open. kBusy: another keeper has it.
-Result<UniqueFd> claim_path(const std::string& path);
+// A claim to a socket path: who has it starts the Managers there, also while none runs. As long as the
+// descriptor or a duplicate of it is open, in whatever process. kBusy: another one has it.
+enum class Claimant : std::uint8_t {
+  kKeeper,  // this process
+  kStore,   // whoever stores the descriptor: a service manager
+};
+Result<UniqueFd> claim_path(const std::string& path, Claimant by = Claimant::kKeeper);
+// It is the claim that holds at the path: its file has not been removed or replaced.
+bool holds_claim(const UniqueFd& claim, const std::string& path);
+// For whoever looks at the claim: what goes on where no Manager answers, on one line.
+void say_in_claim(const UniqueFd& claim, std::string_view what);
+
+struct PathClaim {
+  int pid = 0;               // 0: a service manager's
+  std::string says;          // say_in_claim()
+  std::int64_t said_ns = 0;  // when that was; to be compared with another one of the same path
+};
+// nullopt: nobody has it, or it cannot be told.
+std::optional<PathClaim> path_claim(const std::string& path);
 // The process that has it; nullopt: nobody, or it cannot be told.
 std::optional<int> path_claimed_by(const std::string& path);
 
@@ -71,8 +88,9 @@ class Listener {
   // Makes the directory (0700; refuses one of another owner or of a wider mode), takes
   // a lock file beside the socket (a second Manager on the path is refused by name),
   // replaces a stale socket file, binds 0600, listens.
-  // `keeper`: whose claim does not count; a path that another one claims is refused.
-  static Result<Listener> open(const std::string& path, std::optional<int> keeper = {});
+  // `keeper`, `claim`: whose claim does not count; a path that another one claims is refused.
+  static Result<Listener> open(const std::string& path, std::optional<int> keeper = {},
+                               const UniqueFd& claim = {});
   Listener(Listener&&) noexcept = default;
   ~Listener();  // removes the socket file only if it is still ours
   int fd() const { return fd_.get(); }

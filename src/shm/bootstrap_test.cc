@@ -293,6 +293,46 @@ TEST_F(SocketPath, AKeeperClaimsItWithoutAManager) {
   EXPECT_TRUE(Listener::open(path).ok());
 }
 
+// It lives as long as a descriptor of it does, whoever has that.
+TEST_F(SocketPath, AClaimThatIsStoredOutlivesItsProcess) {
+  UniqueFd stored;
+  {
+    const auto claim = claim_path(path, Claimant::kStore);
+    ASSERT_TRUE(claim.ok()) << claim.error().message();
+    stored = UniqueFd(::fcntl(claim->get(), F_DUPFD_CLOEXEC, 0));
+  }
+  EXPECT_EQ(path_claim(path)->pid, 0);
+  EXPECT_NE(refusal().find("started by a service manager (a systemd unit"), std::string::npos) << refusal();
+  EXPECT_NE(claim_path(path).error().message().find("a service manager"), std::string::npos);
+  EXPECT_TRUE(holds_claim(stored, path));
+  EXPECT_TRUE(Listener::open(path, {}, stored).ok()) << "who was handed it goes on";
+  EXPECT_FALSE(holds_claim({}, path));
+  EXPECT_FALSE(holds_claim(UniqueFd(::open((path + ".keeper").c_str(), O_RDWR | O_CLOEXEC)), path))
+      << "another description of the same file";
+  std::filesystem::remove(path + ".keeper");
+  EXPECT_FALSE(holds_claim(stored, path)) << "its file is gone";
+  EXPECT_TRUE(claim_path(path).ok());
+  EXPECT_FALSE(holds_claim(stored, path)) << "and another one's";
+}
+
+TEST_F(SocketPath, AClaimSaysWhatGoesOn) {
+  const auto claim = claim_path(path);
+  ASSERT_TRUE(claim.ok());
+  EXPECT_EQ(path_claim(path)->says, "");
+  say_in_claim(*claim, "starts the next one");
+  EXPECT_EQ(path_claim(path)->says, "starts the next one");
+  say_in_claim(*claim, "waits");
+  EXPECT_EQ(path_claim(path)->says, "waits");
+  say_in_claim(*claim, std::string(5000, 'x'));
+  EXPECT_EQ(path_claim(path)->says.size(), 1024u);
+  say_in_claim(*claim, "");
+  const auto last = path_claim(path);
+  EXPECT_EQ(last->says, "");
+  EXPECT_EQ(last->pid, ::getpid()) << "that stays";
+  EXPECT_GT(last->said_ns, 0);
+  say_in_claim({}, "no claim, no word");
+}
+
 TEST_F(SocketPath, OneOfWhichNoClaimCanBeToldIsNotTaken) {
   ASSERT_TRUE(claim_path(path).ok());
   const std::string claim = path + ".keeper";

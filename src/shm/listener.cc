@@ -17,6 +17,7 @@ namespace orbitkv::shm {
 namespace {
 
 constexpr int kBacklog = 64;
+constexpr std::size_t kMostSaid = 1024;  // in a claim
 
 std::string parent_of(const std::string& path) {
   const auto slash = path.find_last_of('/');
@@ -85,9 +86,9 @@ Result<UniqueFd> open_lock(const std::string& path) {
   return lock;
 }
 
-// Who has locked it says so in it.
-Status write_pid(const UniqueFd& lock, const std::string& path) {
-  const std::string pid = std::to_string(::getpid()) + "\n";
+// Who has locked it says so in it. 0: no process.
+Status write_pid(const UniqueFd& lock, const std::string& path, int number = ::getpid()) {
+  const std::string pid = std::to_string(number) + "\n";
   if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), pid.data(), pid.size(), 0) < 0)
     return errno_error("cannot write lock file " + path);
   return ok_status();
@@ -118,6 +119,11 @@ struct flock whole_file() {
   lock.l_whence = SEEK_SET;
   return lock;
 }
+std::string claimant_named(int pid) {
+  return pid > 0 ? "a keeper (orbitkv serve --keep, pid " + std::to_string(pid) + ")"
+                 : "a service manager (a systemd unit of orbitkv serve --keep)";
+}
+
 std::string claim_of(const std::string& socket_path) {
   return socket_path + ".keeper";
 }
@@ -159,46 +165,84 @@ std::string default_socket_path() {
   return base + "/orbitkv/manager.sock";
 }
 
-Result<UniqueFd> claim_path(const std::string& path) {
+Result<UniqueFd> claim_path(const std::string& path, Claimant by) {
   ORBITKV_RETURN_IF_ERROR(check_path(path));
   const std::string name = claim_of(path);
   ORBITKV_ASSIGN_OR_RETURN(UniqueFd claim, open_lock(name));
   struct flock lock = whole_file();
   if (::fcntl(claim.get(), F_OFD_SETLK, &lock) == 0) {
-    ORBITKV_RETURN_IF_ERROR(write_pid(claim, name));
+    ORBITKV_RETURN_IF_ERROR(write_pid(claim, name, by == Claimant::kKeeper ? ::getpid() : 0));
     return claim;
   }
   if (errno != EAGAIN && errno != EACCES) return errno_error("cannot lock " + name);
-  return busy("another keeper (orbitkv serve --keep, pid " + read_pid(claim) + ") starts the Managers at " +
-              path + "; stop it or choose another --bootstrap-socket");
+  return busy(claimant_named(std::atoi(read_pid(claim).c_str())) + " starts the Managers at " + path +
+              "; stop it or choose another --bootstrap-socket");
+}
+
+// A lock of the same description is no conflict.
+bool holds_claim(const UniqueFd& claim, const std::string& path) {
+  struct stat ours{}, there{};
+  if (!claim.valid() || ::fstat(claim.get(), &ours) != 0 || ::stat(claim_of(path).c_str(), &there) != 0)
+    return false;
+  struct flock lock = whole_file();
+  return ours.st_ino == there.st_ino && ours.st_dev == there.st_dev &&
+         ::fcntl(claim.get(), F_OFD_SETLK, &lock) == 0;
+}
+
+// Its first line stays.
+void say_in_claim(const UniqueFd& claim, std::string_view what) {
+  if (!claim.valid()) return;
+  const std::string pid = read_pid(claim) + "\n";
+  const std::string text = std::string(what.substr(0, kMostSaid)) + "\n";
+  const auto at = static_cast<off_t>(pid.size());
+  if (::pwrite(claim.get(), text.data(), text.size(), at) == static_cast<ssize_t>(text.size()))
+    (void)!::ftruncate(claim.get(), at + static_cast<off_t>(text.size()));
 }
 
 namespace {
+PathClaim read_claim(const UniqueFd& claim) {
+  std::string text(kMostSaid + 16, '\0');
+  const ssize_t n = ::pread(claim.get(), text.data(), text.size(), 0);
+  text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+  PathClaim out;
+  out.pid = std::atoi(text.c_str());
+  const std::size_t first = text.find('\n');
+  if (first != std::string::npos) out.says = text.substr(first + 1, text.find('\n', first + 1) - first - 1);
+  struct stat status{};
+  if (::fstat(claim.get(), &status) == 0)
+    out.said_ns = std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+  return out;
+}
+
 // Who claims it; an error: that cannot be told.
-Result<std::optional<int>> claimant(const std::string& path) {
+Result<std::optional<PathClaim>> claimant(const std::string& path) {
   const std::string name = claim_of(path);
   const UniqueFd claim(::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!claim.valid() && errno == ENOENT) return std::optional<int>();
+  if (!claim.valid() && errno == ENOENT) return std::optional<PathClaim>();
   struct flock lock = whole_file();
   if (!claim.valid() || ::fcntl(claim.get(), F_OFD_GETLK, &lock) != 0)
     return errno_error("whether a keeper has the socket's path cannot be told from " + name);
-  if (lock.l_type == F_UNLCK) return std::optional<int>();
-  return std::optional<int>(std::atoi(read_pid(claim).c_str()));
+  if (lock.l_type == F_UNLCK) return std::optional<PathClaim>();
+  return std::optional(read_claim(claim));
 }
 }  // namespace
 
-std::optional<int> path_claimed_by(const std::string& path) {
-  const auto claimed = claimant(path);
-  return claimed.ok() ? *claimed : std::nullopt;
+std::optional<PathClaim> path_claim(const std::string& path) {
+  auto claimed = claimant(path);
+  return claimed.ok() ? std::move(*claimed) : std::nullopt;
 }
 
-Result<Listener> Listener::open(const std::string& path, std::optional<int> keeper) {
+std::optional<int> path_claimed_by(const std::string& path) {
+  const auto claimed = path_claim(path);
+  return claimed ? std::optional(claimed->pid) : std::nullopt;
+}
+
+Result<Listener> Listener::open(const std::string& path, std::optional<int> keeper, const UniqueFd& claim) {
   ORBITKV_RETURN_IF_ERROR(check_path(path));
   ORBITKV_ASSIGN_OR_RETURN(const auto claimed, claimant(path));
-  if (claimed && claimed != keeper)
-    return busy("the Managers at " + path + " are started by a keeper (orbitkv serve --keep" +
-                (*claimed > 0 ? ", pid " + std::to_string(*claimed) : "") +
-                "), which keeps the blocks of the last one; stop it or choose another --bootstrap-socket");
+  if (claimed && claimed->pid != keeper && !holds_claim(claim, path))
+    return busy("the Managers at " + path + " are started by " + claimant_named(claimed->pid) +
+                ", which keeps the blocks of the last one; stop it or choose another --bootstrap-socket");
   Listener listener;
   ORBITKV_ASSIGN_OR_RETURN(listener.lock_, take_lock(path));
   ORBITKV_RETURN_IF_ERROR(remove_stale(path));
