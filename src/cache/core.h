@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -391,8 +392,9 @@ class Core {
 
   // What an earlier life left, from a pool that was made of it; once, before anything else.
   // Returns the blocks that are there now; they count as used now. Those that `reads` names are
-  // not lent again before end_kept_read().
-  std::uint64_t adopt(const mem::KeptPool& kept, TimePoint now, std::span<const mem::KeptRead> reads = {});
+  // not lent again before end_kept_read(). `goes_on` is called as it comes forward: well within a second.
+  std::uint64_t adopt(const mem::KeptPool& kept, TimePoint now, std::span<const mem::KeptRead> reads = {},
+                      const std::function<void()>& goes_on = {});
   void end_kept_read(mem::KeptReader reader);
   // The tier could not store blocks of a namespace yet: it knows nothing of how they look.
   bool lacks_spaces() const;

@@ -20,7 +20,8 @@ bool by_place(const mem::KeptRead& a, const mem::KeptRead& b) {
 
 }  // namespace
 
-std::uint64_t Core::adopt(const mem::KeptPool& kept, TimePoint now, std::span<const mem::KeptRead> reads) {
+std::uint64_t Core::adopt(const mem::KeptPool& kept, TimePoint now, std::span<const mem::KeptRead> reads,
+                          const std::function<void()>& goes_on) {
   Images& images = impl_->images;
   images.set_clock(now);
   std::vector<mem::KeptRead> sources(reads.begin(), reads.end());
@@ -38,8 +39,9 @@ std::uint64_t Core::adopt(const mem::KeptPool& kept, TimePoint now, std::span<co
   using Kind = std::pair<NamespaceIndex, GroupId>;
   Kind last{NamespaceIndex(limits::kNamespaces), {}};
   std::set<Kind> opened;
-  constexpr std::size_t kAhead = 8;
+  constexpr std::size_t kAhead = 8, kImagesPerSign = 1 << 16;
   for (std::size_t n = 0; n < kept.oldest_first.size(); ++n) {
+    if (n % kImagesPerSign == 0 && goes_on) goes_on();
     if (n + kAhead < kept.oldest_first.size())
       __builtin_prefetch(&kept.images[kept.oldest_first[n + kAhead]]);
     const std::uint32_t i = kept.oldest_first[n];

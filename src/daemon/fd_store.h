@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
@@ -44,6 +45,11 @@ class FdStore {
   virtual int fd() const = 0;
   // False: it has ended, and what it held is closed.
   virtual bool alive() const = 0;
+  // The Manager goes on with its start, and with what. Once that was not said for long, whoever starts it
+  // may end it. What cannot be sent now is not sent.
+  virtual void starting(std::string_view what) { (void)what; }
+  // It ends without having served.
+  virtual void fails(std::string_view why) { (void)why; }
   // The Manager serves.
   virtual void ready() = 0;
 

@@ -93,6 +93,8 @@ class KeeperBed {
     std::vector<std::string> refused() override { return store_.refused(); }
     int fd() const override { return store_.fd(); }
     bool alive() const override { return store_.alive(); }
+    void starting(std::string_view what) override { store_.starting(what); }
+    void fails(std::string_view why) override { store_.fails(why); }
     void ready() override { store_.ready(); }
     bool leave_asked() override { return store_.leave_asked(); }
     Status succeed(const Successor& successor) override { return store_.succeed(successor); }
@@ -121,11 +123,11 @@ class SystemdBed {
     EXPECT_EQ(::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
     path_ = "@" + std::string(address.sun_path + 1, length - any - 1);
   }
-  std::unique_ptr<FdStore> life() {
+  std::unique_ptr<FdStore> life(Duration silence = {}) {
     SystemdStore::Given given{path_, most_, {}};
     for (const auto& [name, fd] : stored_)
       given.stored.push_back({name, UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0))});
-    return std::move(SystemdStore::open(std::move(given))).value();
+    return std::move(SystemdStore::open(std::move(given), silence)).value();
   }
   void work() {
     for (;;) {
@@ -229,7 +231,7 @@ TEST(KeeperShelf, HostileBytesNeverDoMoreThanFillIt) {
   std::mt19937_64 random(4);
   for (int i = 0; i < 20'000; ++i) {
     KeeperMessage m =
-        message_of(static_cast<KeeperVerb>(random() % 9), "slab-" + std::to_string(random() % 40),
+        message_of(static_cast<KeeperVerb>(random() % 11), "slab-" + std::to_string(random() % 40),
                    static_cast<std::uint32_t>(random() % 20));
     auto bytes = bytes_of(m);
     for (std::uint64_t flips = random() % 3; flips > 0; --flips)
@@ -274,6 +276,49 @@ TEST(KeeperStore, AKeeperThatEndsHasClosedEverything) {
   EXPECT_FALSE(store->alive());
   EXPECT_FALSE(store->put("slab-2", some_file()).ok());
   EXPECT_TRUE(store->removed(store->remove("slab-3")));
+}
+
+TEST(KeeperStore, WhatAStartDoesAndWhyItFailsIsOneLineEach) {
+  KeeperBed bed(8);
+  auto store = bed.life();
+  ASSERT_TRUE(store->take().ok());
+  store->starting("reads\nsomething \x1b[31m");
+  bed.work();
+  EXPECT_EQ(bed.shelf().said(), "reads something  [31m");
+  EXPECT_EQ(bed.shelf().why(), "");
+  store->fails(std::string(2 * kKeeperPathBytes, 'w'));
+  bed.work();
+  EXPECT_EQ(bed.shelf().why(), std::string(kKeeperSaidBytes, 'w'));
+  EXPECT_EQ(bed.shelf().said(), "reads something  [31m");
+  bed.shelf().begin_life();
+  EXPECT_EQ(bed.shelf().said(), "");
+  EXPECT_EQ(bed.shelf().why(), "");
+}
+
+// Answers that the Manager has not read yet keep the keeper from reading on.
+TEST(KeeperStore, ASignIsHeardBehindManyAnswers) {
+  KeeperBed bed(limits::kKeptDescriptors);
+  auto store = bed.life();
+  ASSERT_TRUE(store->take().ok());
+  for (int i = 0; i < 2000; ++i) store->forget("slab-" + std::to_string(i));
+  for (int i = 0; i < 100 && bed.shelf().said().empty(); ++i) {
+    store->starting("goes on");
+    bed.work();
+  }
+  EXPECT_EQ(bed.shelf().said(), "goes on");
+}
+
+TEST(SystemdStore, AStartThatGoesOnMayTakeLonger) {
+  SystemdBed bed(8);
+  auto store = bed.life(seconds(30));
+  ASSERT_TRUE(store->take().ok());
+  store->starting("reads\nREADY=1");
+  bed.life()->starting("has no bound");
+  store->fails("no\nmemory");
+  bed.work();
+  const std::vector<std::string> expected = {"STATUS=starts: reads READY=1\nEXTEND_TIMEOUT_USEC=30000000",
+                                             "STATUS=starts: has no bound", "STATUS=failed: no memory"};
+  EXPECT_EQ(bed.said(), expected);
 }
 
 TEST(KeeperStore, AKeeperThatDoesNotReadLosesNothing) {
@@ -449,8 +494,7 @@ TEST(SystemdStore, ReadyIsSaidAndSuccessionIsSystemds) {
   auto store = bed.life();
   store->ready();
   bed.work();
-  ASSERT_EQ(bed.said().size(), 1u);
-  EXPECT_EQ(bed.said()[0], "READY=1");
+  EXPECT_EQ(bed.said(), (std::vector<std::string>{"STATUS=serves", "READY=1"}));
   EXPECT_NE(store->succeed({}).error().message().find("systemctl reload"), std::string::npos);
   EXPECT_FALSE(store->succeeded());
 }

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "daemon/kept_names.h"
+#include "shm/bootstrap.h"
 
 namespace orbitkv::daemon {
 
@@ -20,6 +21,7 @@ namespace {
 
 constexpr std::uint32_t kFurtherPerBlock = cache::kFurtherSlotsPerBlock;
 constexpr Duration kTableAgain = seconds(5);
+constexpr Duration kSignEvery = milliseconds(200);
 
 // What follows the kind: numbers in hexadecimal, with a dash between two.
 bool parse(std::string_view name, std::string_view kind, std::vector<std::uint64_t>& out, std::size_t count) {
@@ -46,9 +48,39 @@ std::uint32_t both(std::uint32_t wanted, std::uint32_t configured) {
 
 // ---- the start ----
 
+void Keep::starting(const char* what) {
+  const TimePoint now = monotonic_now();
+  const bool other = what != nullptr && doing_ != what;
+  if (!other && now - said_ < kSignEvery) return;
+  if (other) doing_ = what;
+  said_ = now;
+  store_->starting(doing_);
+}
+
+Status Keep::claim(const std::string& socket) {
+  ORBITKV_ASSIGN_OR_RETURN(taken_, store_->take());
+  const auto stored =
+      std::find_if(taken_->begin(), taken_->end(), [](auto& each) { return each.name == kClaim; });
+  if (stored != taken_->end()) {
+    UniqueFd fd = std::move(stored->fd);
+    taken_->erase(stored);
+    if (shm::holds_claim(fd, socket)) {
+      claim_ = std::move(fd);
+      return ok_status();
+    }
+    forget(std::string(kClaim));
+  }
+  ORBITKV_ASSIGN_OR_RETURN(claim_, shm::claim_path(socket, shm::Claimant::kStore));
+  (void)put(std::string(kClaim), claim_);
+  return ok_status();
+}
+
 Result<Keep::Found> Keep::find(std::uint32_t unit, mem::DeviceFiles locked, Start start) {
   locked_ = locked;
-  auto found = store_->take();
+  starting("asks for what is kept");
+  auto found = taken_ ? Result<std::vector<FdStore::Named>>(std::move(*taken_)) : store_->take();
+  taken_.reset();
+  starting("reads the table of what is kept");
   // Beside a store that was not read the names of this life would be taken.
   if (!found.ok() && start == Start::kSuccessor && found.error().code() == Code::kReject)
     return recompute(found.error().message());
@@ -123,7 +155,7 @@ std::string Keep::read_tables(std::uint32_t unit) {
     }
     superseded_.push_back(std::move(*table));
     if (std::exchange(decided, true)) continue;
-    auto pool = mem::scan_kept(superseded_.back(), memories_, unit);
+    auto pool = mem::scan_kept(superseded_.back(), memories_, unit, [this] { starting(); });
     if (pool.ok())
       pool_ = std::move(*pool);
     else
@@ -161,12 +193,13 @@ Result<mem::KeptTable*> Keep::make_table(mem::Pool& pool, std::uint32_t max_bloc
 
 void Keep::adopt(cache::Core& core, const NameProcess& name) {
   core_ = &core;
+  starting("takes over the blocks that are kept");
   if (pool_) {
     name_processes(name);
     adopt_sessions();
     const bool device_ended = locked_.value != 0 && locked_ == pool_->device_files;
     old_grants_->adopt(pool_->lent, device_ended ? OldGrants::Device::kEnded : OldGrants::Device::kUnknown);
-    blocks_ = core.adopt(*pool_, monotonic_now(), old_grants_->reads());
+    blocks_ = core.adopt(*pool_, monotonic_now(), old_grants_->reads(), [this] { starting(); });
   }
   table_->set_complete();
   if (pool_) fault_hit(FaultPoint::kManagerAdopted);

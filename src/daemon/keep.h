@@ -40,7 +40,15 @@ class Keep {
  public:
   explicit Keep(std::unique_ptr<FdStore> store) : store_(std::move(store)) {}
 
+  // The start goes on, and with what; nullptr: as before. For whoever would end a start that hangs.
+  void starting(const char* what = nullptr);
+  void fails(const Error& why) { store_->fails(why.message()); }
+
   // ---- the start, in this order ----
+  // Under a service manager, which is no process of ours: the claim to the socket's path is stored with the
+  // rest, and so it is nobody else's between two lives. kBusy: another one has it.
+  Status claim(const std::string& socket);
+  const UniqueFd& claimed() const { return claim_; }
   enum class Start : bool { kAny, kSuccessor };
   enum class Found : std::uint8_t { kNothing, kKept, kLetGo };
   // What the store holds. What cannot be gone on with is let go of, and said; a successor leaves it
@@ -139,6 +147,10 @@ class Keep {
   void relieve();
 
   std::unique_ptr<FdStore> store_;
+  std::string doing_ = "starts";
+  TimePoint said_;
+  std::optional<std::vector<FdStore::Named>> taken_;  // by claim()
+  UniqueFd claim_;
   std::map<std::uint64_t, UniqueFd> tables_;  // of earlier lives, by number
   std::vector<mem::KeptMemory> memories_;
   std::map<Epoch, OldSession> old_sessions_;

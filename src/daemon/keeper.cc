@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -16,8 +17,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "daemon/exits.h"
@@ -32,6 +36,8 @@ constexpr rlim_t kOwnDescriptors = 32;
 constexpr std::size_t kWordBytes = 10;  // of what changes from life to life
 constexpr Duration kOomsEvery = seconds(10);
 constexpr Duration kServedFor = seconds(1);  // that an image is one to go back to
+constexpr Duration kLook = seconds(1);
+constexpr Duration kSayEnding = seconds(30);
 
 // What stops a job of a terminal is ignored: a keeper that stands still is of no use to anybody.
 constexpr std::array kIgnored = {SIGTSTP, SIGTTIN, SIGTTOU};
@@ -70,6 +76,37 @@ std::uint32_t descriptors() {
   return static_cast<std::uint32_t>(std::min<rlim_t>(most, limits::kKeptDescriptors));
 }
 
+Duration most(Duration a, Duration b) {
+  return a < b ? b : a;
+}
+
+// In the environment of a life and of what it starts: which one of this keeper's. Where the keeper was
+// started by exec(), or is the first process of its PID namespace, it has children that are none of its
+// lives'.
+constexpr const char* kLife = "ORBITKV_LIFE";
+
+bool is_of_life(pid_t pid, const std::string& life) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
+  const std::string environment{std::istreambuf_iterator<char>(file), {}};
+  const std::string mark = std::string(kLife) + "=" + life + '\0';
+  return environment.starts_with(mark) || environment.find('\0' + mark) != std::string::npos;
+}
+
+// Children of this process that `life` has started.
+std::vector<pid_t> children_of_life(const std::string& life) {
+  const std::string id = std::to_string(::getpid());
+  std::ifstream list("/proc/" + id + "/task/" + id + "/children");
+  std::vector<pid_t> out;
+  for (pid_t pid = 0; list >> pid;)
+    if (is_of_life(pid, life)) out.push_back(pid);
+  return out;
+}
+
+bool has_children_in(pid_t group) {
+  siginfo_t info{};
+  return ::waitid(P_PGID, static_cast<id_t>(group), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
 int exit_status(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
@@ -105,6 +142,8 @@ Status Keeper::start() {
   terminal_ = has_terminal();
   log_without_waiting();
   for (const int signal : kIgnored) ::signal(signal, SIG_IGN);
+  // What a wrapper has started becomes this process's child when the wrapper ends, so that its end is known.
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return errno_error("PR_SET_CHILD_SUBREAPER");
   return ok_status();
 }
 
@@ -113,17 +152,59 @@ int Keeper::run() {
   while (!over_) {
     std::array<pollfd, 2> fds{{{signals_.get(), POLLIN, 0},
                                {socket_.get(), static_cast<short>(has_unsent_ ? POLLOUT : POLLIN), 0}}};
-    int wait = 0;
-    const std::int64_t left = (due_ - monotonic_now()).ns;
-    if (phase_ == Phase::kWaiting) wait = static_cast<int>(std::max<std::int64_t>(left, 0) / 1'000'000) + 1;
-    if (phase_ == Phase::kRunning) wait = static_cast<int>(kOomsEvery.ns / 1'000'000);
-    if (::poll(fds.data(), fds.size(), wait) < 0 && errno != EINTR) break;
-    if (phase_ == Phase::kRunning && monotonic_now() - ooms_read_ >= kOomsEvery) count_ooms();
+    if (::poll(fds.data(), fds.size(), wait_ms()) < 0 && errno != EINTR) break;
     if (fds[1].revents != 0) has_unsent_ ? send_answer() : (void)take_message();
     if (fds[0].revents != 0) take_signals();
-    if (!over_ && phase_ == Phase::kWaiting && monotonic_now() >= due_) start_child();
+    if (!over_) look(monotonic_now());
   }
   return exit_code_;
+}
+
+void Keeper::go(Phase next) {
+  using enum Phase;
+  constexpr std::size_t n = static_cast<std::size_t>(kCount);
+  // Rows: from; columns: to.
+  constexpr std::array<std::array<bool, n>, n> kEdges = {{
+      {false, true, false, false},  // kWaiting
+      {true, false, true, true},    // kStarting
+      {true, false, false, false},  // kServing
+      {true, false, false, false},  // kEnding
+  }};
+  ORBITKV_CHECK(kEdges[static_cast<std::size_t>(phase_)][static_cast<std::size_t>(next)],
+                "a life goes from one phase to the next");
+  phase_ = next;
+  looked_ = monotonic_now();
+}
+
+int Keeper::wait_ms() const {
+  Duration wait = kLook;
+  if (phase_ == Phase::kWaiting) wait = most(due_ - monotonic_now(), Duration{});
+  if (phase_ == Phase::kStarting && options_.silence.ns > 0)
+    wait = std::min(wait, Duration{options_.silence.ns / 4});
+  if (phase_ == Phase::kServing) wait = kOomsEvery;
+  return static_cast<int>(wait.ns / 1'000'000) + 1;
+}
+
+// Time counts as it is looked at, a second at most: when the keeper stood still itself, or the host did,
+// nobody was silent.
+void Keeper::look(TimePoint now) {
+  const Duration passed = std::min(now - looked_, kLook);
+  if (phase_ == Phase::kWaiting) {
+    if (now >= due_) start_child();
+    return;
+  }
+  if (now - ooms_read_ >= kOomsEvery) count_ooms();
+  looked_ = now;
+  silent_.ns += passed.ns;
+  if (phase_ == Phase::kStarting) watch_start();
+  if (phase_ != Phase::kEnding) return;
+  const std::int64_t before = ending_.ns / kSayEnding.ns;
+  ending_.ns += passed.ns;
+  if (ending_.ns / kSayEnding.ns != before)
+    ORBITKV_WARN(
+        "what hung does not end, %lld s after SIGKILL: nothing is started before it has; a process "
+        "that waits for a device ends when that answers",
+        static_cast<long long>(ending_.ns / 1'000'000'000));
 }
 
 // ---- the child ----
@@ -138,38 +219,55 @@ void Keeper::prepare_child() const {
 }
 
 void Keeper::start_child() {
-  int ends[2] = {-1, -1}, failure[2] = {-1, -1};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0 || ::pipe2(failure, O_CLOEXEC) != 0)
+  int ends[2] = {-1, -1};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return give_up("no sockets for a child");
   socket_ = UniqueFd(ends[0]);
-  UniqueFd theirs(ends[1]), failed(failure[0]), fails(failure[1]);
+  const UniqueFd theirs(ends[1]);
   has_unsent_ = false;
   shelf_->begin_life();
   std::snprintf(argv_[argv_.size() - 2], kWordBytes + 1, "%d", theirs.get());
   std::snprintf(argv_[argv_.size() - 4], kWordBytes + 1, "%s", life_start_name(lives_.begins_as()).data());
-  ready_ = false;
+  hung_.clear();
+  silent_ = ending_ = {};
   count_ooms();
   ooms_ = next_ooms_;
   started_ = monotonic_now();
+  life_ = format_text("%d.%u", ::getpid(), ended_);
   child_ = ::fork();
   if (child_ < 0) return give_up("cannot fork");
-  if (child_ == 0) become_child(theirs.get(), fails.get());
-  phase_ = Phase::kRunning;
-  fails.reset();
-  int error = 0;
-  if (::read(failed.get(), &error, sizeof error) == sizeof error)
-    ORBITKV_ERROR("the keeper cannot run %s: %s", lives_.program(), std::strerror(error));
+  if (child_ == 0) become_child(theirs.get());
+  group_ = child_;
+  go(Phase::kStarting);
+  tell("starts " + program_named());
 }
 
-void Keeper::become_child(int socket, int failure) {
+// The keeper does not wait for it: a file system that does not answer holds up only the child.
+void Keeper::become_child(int socket) {
   prepare_child();
   ::fcntl(socket, F_SETFD, 0);
   ::setenv(kLifeCame, life_came_name(lives_.came()).data(), 1);
   ::setenv(kLifeWhy, lives_.why_came().c_str(), 1);
+  ::setenv(kLife, life_.c_str(), 1);
+  ::setenv(kLifeHung, std::to_string(lives_.hung()).c_str(), 1);
   run_program();
-  const int error = errno;
-  (void)!::write(failure, &error, sizeof error);
+  KeeperMessage message;
+  message.verb = KeeperVerb::kFails;
+  message.set_text(std::string("it cannot be run: ") + std::strerror(errno));
+  ORBITKV_ERROR("the keeper cannot run %s: %s", lives_.program(), message.text);
+  (void)send_with_fd(socket, std::as_bytes(std::span(&message, 1)).first(message.size()), -1);
   ::_exit(kExitCannotRun);
+}
+
+std::string Keeper::program_named() const {
+  const std::string program =
+      lives_.program() == Lives::kServedImage ? "the image that served last" : lives_.program();
+  return program + " (pid " + std::to_string(child_) + ")";
+}
+
+// For who asks while no Manager answers.
+void Keeper::tell(const std::string& what) {
+  shm::say_in_claim(claim_, what);
 }
 
 // Returns if it cannot be run.
@@ -232,9 +330,9 @@ void Keeper::upgrade() {
 
 void Keeper::become_upgrade() {
   prepare_child();
-  ::dup2(STDERR_FILENO, STDOUT_FILENO);
-  std::array<std::string, 4> words{"orbitkv", "upgrade", "--bootstrap-socket", options_.socket};
-  std::array<char*, 5> argv{words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
+  std::array<std::string, 5> words{"orbitkv", "upgrade", "--log", "--bootstrap-socket", options_.socket};
+  std::array<char*, 6> argv{};
+  for (std::size_t i = 0; i < words.size(); ++i) argv[i] = words[i].data();
   const std::string image = "/proc/self/fd/" + std::to_string(serving_.get());
   ::execv(image.c_str(), argv.data());
   ::_exit(kExitCannotRun);
@@ -269,15 +367,20 @@ bool Keeper::take_message() {
   const ssize_t got = receive_with_fd(socket_.get(), bytes, fd);
   if (got < 0) return errno == EINTR;
   if (got > 0) unsent_ = shelf_->handle(std::span(bytes).first(static_cast<std::size_t>(got)), std::move(fd));
+  silent_ = {};  // whatever it says
   if (got == 0 || unsent_.broken) {
     if (got > 0) ORBITKV_WARN("the Manager sent the keeper what is no message; nothing more of it is kept");
     socket_.reset();
     return false;
   }
-  if (shelf_->ready() && !std::exchange(ready_, true)) {
+  if (shelf_->ready() && phase_ == Phase::kStarting) {
     if (ended_ > 0) ORBITKV_INFO("the Manager serves again");
+    go(Phase::kServing);
+    tell("");
     lives_.serves();
     serving_ = served_image();
+  } else if (phase_ == Phase::kStarting && !shelf_->said().empty()) {
+    tell("starts " + program_named() + ": " + std::string(shelf_->said()));
   }
   has_unsent_ = unsent_.send;
   if (has_unsent_) send_answer();
@@ -300,20 +403,57 @@ void Keeper::send_answer() {
 
 // ---- ends ----
 
+void Keeper::watch_start() {
+  if (options_.silence.ns > 0 && silent_ >= options_.silence) end_start();
+}
+
+// SIGKILL ends also what stands still. What it has started ends with it: a wrapper's Manager could serve yet.
+void Keeper::end_start() {
+  hung_ = format_text("no sign of progress for %lld s",
+                      static_cast<long long>(options_.silence.ns / 1'000'000'000));
+  if (!shelf_->said().empty()) hung_ += ", the last one: " + std::string(shelf_->said());
+  ORBITKV_WARN("%s hangs at its start (%s): it is ended; serve --start-silence is how long that may be",
+               program_named().c_str(), hung_.c_str());
+  tell("has ended " + program_named() + ", which hung at its start, and waits until it is gone");
+  go(Phase::kEnding);
+  kill_life();
+}
+
+void Keeper::kill_life() {
+  if (child_ > 0) ::kill(child_, SIGKILL);
+  if (has_children_in(group_)) ::kill(-group_, SIGKILL);
+  for (const pid_t each : children_of_life(life_)) {
+    ::kill(each, SIGKILL);
+    killed_.insert(each);
+  }
+}
+
+// Of the last life nothing runs any more: what was below a process that ended is a child of this one by now.
+void Keeper::settle_end() {
+  if (child_ > 0) return;
+  kill_life();  // those that have come to this process since
+  if (has_children_in(group_) || !killed_.empty()) return;
+  child_ended(end_status_);
+}
+
 void Keeper::reap() {
   int status = 0;
-  if (asking_ > 0 && ::waitpid(asking_, &status, WNOHANG) == asking_) {
-    asking_ = -1;
-    upgrade_ended(status);
+  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    killed_.erase(pid);
+    if (pid == asking_) {
+      asking_ = -1;
+      upgrade_ended(status);
+    } else if (pid == child_) {
+      // What it said last counts; nobody waits for answers.
+      do has_unsent_ = false;
+      while (take_message());
+      socket_.reset();
+      child_ = -1;
+      end_status_ = status;
+      if (phase_ != Phase::kEnding) child_ended(status);
+    }
   }
-  while (child_ > 0 && ::waitpid(child_, &status, WNOHANG) == child_) {
-    // What it said last counts; nobody waits for answers.
-    do has_unsent_ = false;
-    while (take_message());
-    socket_.reset();
-    child_ = -1;
-    child_ended(status);
-  }
+  if (phase_ == Phase::kEnding) settle_end();
 }
 
 void Keeper::child_ended(int status) {
@@ -332,8 +472,16 @@ void Keeper::child_ended(int status) {
   const bool good =
       now - started_ >= kServedFor || (WIFEXITED(status) && WEXITSTATUS(status) == kExitMadePlace);
   if (served.valid() && good) image_ = std::move(served);
-  const Lives::Decision next =
-      lives_.ended({status, shelf_->took(), shelf_->ready(), oom, now - started_, now});
+  const bool hung = phase_ == Phase::kEnding;
+  const std::string said = hung ? hung_ : std::string(shelf_->why());
+  const Lives::Decision next = lives_.ended({.status = status,
+                                             .took = shelf_->took(),
+                                             .ready = shelf_->ready(),
+                                             .oom = oom,
+                                             .lived = now - started_,
+                                             .now = now,
+                                             .hung = hung,
+                                             .said = said});
   exit_code_ = next.exit_code;
   if (next.next == Lives::Next::kGiveUp) return give_up(next.why);
   if (!next.why.empty())
@@ -341,8 +489,9 @@ void Keeper::child_ended(int status) {
   over_ = next.next == Lives::Next::kEnd;
   if (over_) return;
   if (next.clear) shelf_->clear();
-  phase_ = Phase::kWaiting;
+  go(Phase::kWaiting);
   due_ = now + next.backoff;
+  tell("starts the next one soon: " + next.why);
   if (next.backoff == Duration{}) start_child();
 }
 

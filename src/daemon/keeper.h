@@ -1,15 +1,17 @@
 // The keeper: the parent of a Manager, which holds its descriptors (shelf.h) and starts it again
 // when it dies, or its successor when it makes place (lives.h says which). A stop of the keeper, or
-// the end of its terminal, is a stop of both. It claims the socket's path for as long as it lives. One
-// thread; it touches no payload and waits for nobody, not even for who reads its log (but where that is a
-// socket, which has no other end to open), and its own death costs a running Manager nothing but what would
-// have been kept.
+// the end of its terminal, is a stop of both. A life that gives no sign of progress at its start is ended,
+// and the next one begins when it and all that it has started are gone. It claims the socket's path for as
+// long as it lives. One thread; it touches no payload and waits for nobody, not even for who reads its log
+// (but where that is a socket, which has no other end to open), and its own death costs a running Manager
+// nothing but what would have been kept.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,9 @@
 
 namespace orbitkv::daemon {
 
+// Of a start without a sign of progress (fd_store.h: starting()).
+inline constexpr Duration kStartSilence = seconds(30);
+
 class Keeper {
  public:
   struct Options {
@@ -28,18 +33,34 @@ class Keeper {
     std::vector<std::string> arguments;    // without the program; --keeper-says and --keeper-fd are added
     Duration backoff = milliseconds(100);  // after the first failure; doubled after each, up to 5 s
     std::string socket = {};               // of the Managers; empty: none is claimed
+    Duration silence = kStartSilence;      // after which a start is ended; 0: never
   };
   static Result<std::unique_ptr<Keeper>> create(const Options& options);
   // Until the child ends for good. Its exit status; 1: it was given up.
   int run();
 
  private:
-  enum class Phase : std::uint8_t { kWaiting, kRunning };  // for the time of the next start; a child
+  enum class Phase : std::uint8_t {
+    kWaiting,   // for the time of the next start
+    kStarting,  // a child, that has not said that it serves
+    kServing,
+    kEnding,  // a child that hung, and has been sent SIGKILL: until all that it started is gone
+    kCount,
+  };
   explicit Keeper(const Options& options);
   Status start();
   void start_child();
   void prepare_child() const;
-  [[noreturn]] void become_child(int socket, int failure);
+  [[noreturn]] void become_child(int socket);
+  void go(Phase next);
+  int wait_ms() const;
+  void look(TimePoint now);
+  void watch_start();
+  void end_start();
+  void kill_life();
+  void settle_end();
+  std::string program_named() const;
+  void tell(const std::string& what);
   void run_program();
   void count_ooms();
   void take_signals();
@@ -67,11 +88,19 @@ class Keeper {
   UniqueFd image_;    // of the program that served last
   UniqueFd serving_;  // of the one that serves: of no use if it ends at once
   Shelf::Answer unsent_;
-  bool has_unsent_ = false, ready_ = false;
+  bool has_unsent_ = false;
   pid_t child_ = -1;
-  pid_t asking_ = -1;  // an orbitkv upgrade of its own
+  std::string life_;        // what its environment has, and that of all it starts
+  std::set<pid_t> killed_;  // of it, and not reaped yet
+  pid_t group_ = -1;        // its process group
+  pid_t asking_ = -1;       // an orbitkv upgrade of its own
   Phase phase_ = Phase::kWaiting;
   TimePoint started_, due_;
+  TimePoint looked_;  // at a start, or an end
+  Duration silent_;   // since its last sign, as far as the keeper looked
+  Duration ending_;   // likewise, since SIGKILL
+  std::string hung_;  // how, in words
+  int end_status_ = 0;
   unsigned ended_ = 0;  // lives
   // As the kernel counted them a while ago, and when: what it killed long before an end did not cause it.
   std::uint64_t ooms_ = 0, next_ooms_ = 0;

@@ -2,7 +2,8 @@
 // layout, so that a keeper of an older version understands who comes after it. A version other
 // than one's own is answered, and nothing more. A life finds in its environment how it came to be:
 // ORBITKV_LIFE_CAME (first, successor, again, back) and ORBITKV_LIFE_WHY, a sentence (lives.h). They are for
-// the status alone; a wrapper passes them on, and nothing else reads them.
+// the status alone, and so is ORBITKV_LIFE_HUNG; by ORBITKV_LIFE the keeper knows what a life has
+// started. A wrapper passes them on, and nothing else reads them.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +20,21 @@ namespace orbitkv::daemon {
 inline constexpr std::uint32_t kKeeperMagic = 0x504B424F;  // "OBKP"
 inline constexpr std::uint16_t kKeeperVersion = 1;
 inline constexpr std::size_t kKeeperPathBytes = 1024;
+inline constexpr std::size_t kKeeperSaidBytes =
+    240;  // of what a Manager does, or why it fails; more is cut off
 // Beside those of all others: without a table the rest is kept for nothing. One life's and the next's.
 inline constexpr std::uint32_t kKeeperTablePlaces = 2;
 
 enum class KeeperVerb : std::uint16_t {
-  kPut = 1,  // name, one descriptor
-  kRemove,   // name
-  kGet,      // value: an index; answered with its name and descriptor, value: how many there are
-  kSucceed,  // path of the next life's binary, or none: the same; value 1: it may start cold
-  kReady,    // the Manager serves; value: its process, or 0; no answer
-  kReply,    // keeper: code, and what the verb says
-  kLeave,    // keeper: make place for the successor; request 0
+  kPut = 1,   // name, one descriptor
+  kRemove,    // name
+  kGet,       // value: an index; answered with its name and descriptor, value: how many there are
+  kSucceed,   // path of the next life's binary, or none: the same; value 1: it may start cold
+  kReady,     // the Manager serves; value: its process, or 0; no answer
+  kStarting,  // it goes on with its start; text: with what; no answer
+  kFails,     // it ends without having served; text: why; no answer
+  kReply,     // keeper: code, and what the verb says
+  kLeave,     // keeper: make place for the successor; request 0
   kCount,
 };
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -35,7 +36,34 @@ KeeperMessage named(KeeperVerb verb, std::string_view name) {
   return message;
 }
 
+// What does not fit is cut off.
+KeeperMessage saying(KeeperVerb verb, std::string_view text) {
+  return named(verb, text.substr(0, kKeeperSaidBytes));
+}
+
 }  // namespace
+
+int keeper_of(int socket) {
+  ucred maker{};
+  socklen_t size = sizeof maker;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0 ? maker.pid : 0;
+}
+
+std::string keeper_named(int pid) {
+  return pid > 0 ? format_text("the keeper (pid %d)", pid) : std::string("the keeper");
+}
+
+std::string keeper_remedy(int pid) {
+  return pid > 0 ? format_text("; if it was stopped: kill -CONT %d", pid)
+                 : std::string("; if it was stopped, send it SIGCONT");
+}
+
+KeeperStore::KeeperStore(UniqueFd socket) : socket_(std::move(socket)), keeper_(keeper_of(socket_.get())) {}
+
+Error KeeperStore::no_answer() const {
+  if (!alive_) return reconnect(keeper_named(keeper_) + " is gone");
+  return reconnect(keeper_named(keeper_) + " does not answer" + keeper_remedy(keeper_));
+}
 
 void KeeperStore::lose() {
   if (!std::exchange(alive_, false)) return;
@@ -140,6 +168,17 @@ bool KeeperStore::leave_asked() {
   return std::exchange(leave_, false);
 }
 
+// Answers that nobody reads would keep the keeper from reading this.
+void KeeperStore::starting(std::string_view what) {
+  poll();
+  if (unsent_.empty()) post(saying(KeeperVerb::kStarting, what));
+}
+
+void KeeperStore::fails(std::string_view why) {
+  poll();
+  post(saying(KeeperVerb::kFails, why));
+}
+
 void KeeperStore::ready() {
   KeeperMessage message;
   message.verb = KeeperVerb::kReady;
@@ -176,7 +215,7 @@ Result<KeeperStore::Reply> KeeperStore::ask(KeeperMessage message) {
     reply.message = *in;
     return reply;
   }
-  return reconnect(alive_ ? "the keeper does not answer" : "the keeper is gone");
+  return no_answer();
 }
 
 Result<std::vector<FdStore::Named>> KeeperStore::take() {

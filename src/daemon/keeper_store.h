@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "daemon/fd_store.h"
@@ -14,9 +15,16 @@
 
 namespace orbitkv::daemon {
 
+// Who made the socket: a Manager behind a wrapper is no child of its keeper. 0: it has no pid here.
+int keeper_of(int socket);
+// "the keeper (pid 12)"
+std::string keeper_named(int pid);
+// How one that stands still goes on: "; if it was stopped: kill -CONT 12"
+std::string keeper_remedy(int pid);
+
 class KeeperStore final : public FdStore {
  public:
-  explicit KeeperStore(UniqueFd socket) : socket_(std::move(socket)) {}
+  explicit KeeperStore(UniqueFd socket);
 
   const char* kind() const override { return "keeper"; }
   Result<std::vector<Named>> take() override;
@@ -28,6 +36,8 @@ class KeeperStore final : public FdStore {
   std::vector<std::string> refused() override;
   int fd() const override { return socket_.get(); }
   bool alive() const override { return alive_; }
+  void starting(std::string_view what) override;
+  void fails(std::string_view why) override;
   void ready() override;
   bool leave_asked() override;
   Status succeed(const Successor& successor) override;
@@ -47,8 +57,10 @@ class KeeperStore final : public FdStore {
     UniqueFd fd;
   };
   Result<Reply> ask(KeeperMessage message);
+  Error no_answer() const;
 
   UniqueFd socket_;
+  int keeper_ = 0;  // its process; 0: it has no pid here
   bool alive_ = true, leave_ = false;
   std::uint64_t last_ = 0;
   std::deque<Letter> unsent_;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -19,12 +20,13 @@ namespace orbitkv::daemon {
 namespace {
 
 // In a process of its own: a keeper blocks signals and waits for children.
-int keep(const std::string& binary, const std::vector<std::string>& arguments, int signal = 0) {
+int keep(const std::string& binary, const std::vector<std::string>& arguments, int signal = 0,
+         Duration silence = kStartSilence) {
   const pid_t pid = ::fork();
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // it goes with a test that fails; its child ends by itself
     set_log_level(LogLevel::kOff);
-    auto keeper = Keeper::create({binary, arguments, milliseconds(1)});
+    auto keeper = Keeper::create({binary, arguments, milliseconds(1), {}, silence});
     ::_exit(keeper.ok() ? (*keeper)->run() : 99);
   }
   if (signal != 0) {
@@ -54,6 +56,51 @@ TEST(Keeper, TheChildHasItsSocketAndNoBlockedSignal) {
       0);
   EXPECT_EQ(keep("/bin/sh", {"-c", "kill -TERM $$; exit 5", "sh"}, 0), 1)
       << "it was started until it was given up";
+}
+
+// What it started has gone before the next one begins: each says so before it hangs itself.
+TEST(Keeper, AStartThatHangsIsEndedWithAllThatItStarted) {
+  char directory[] = "/tmp/orbitkv-keeper-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory), nullptr);
+  const std::string pids = std::string(directory) + "/pids", beside = std::string(directory) + "/beside";
+  const std::string body = "for pid in $(cat " + pids + " 2>/dev/null); do kill -0 $pid && echo $pid >> " +
+                           beside + "; done; setsid sh -c 'trap \"\" TERM; echo $$ >> " + pids +
+                           "; while :; do sleep 600; done' & echo $$ >> " + pids + "; kill -STOP $$";
+  EXPECT_EQ(keep("/bin/sh", {"-c", body, "sh"}, 0, milliseconds(500)), 1)
+      << "it was tried until it was given up";
+  std::ifstream file(pids);
+  int count = 0;
+  for (pid_t pid = 0; file >> pid; ++count) EXPECT_NE(::kill(pid, 0), 0) << pid;
+  EXPECT_GT(count, 10) << "a start, and what it has started, ten times";
+  EXPECT_FALSE(std::ifstream(beside).good()) << "one ran beside the next";
+  std::filesystem::remove_all(directory);
+}
+
+// As in a container: a shell starts something, and becomes the keeper.
+TEST(Keeper, WhatIsNoneOfItsLivesIsLeftAlone) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    set_log_level(LogLevel::kOff);
+    const pid_t bystander = ::fork();
+    if (bystander == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::execl("/bin/sleep", "sleep", "600", nullptr);
+      ::_exit(1);
+    }
+    auto keeper =
+        Keeper::create({"/bin/sh", {"-c", "sleep 600", "sh"}, milliseconds(1), {}, milliseconds(100)});
+    const int code = keeper.ok() ? (*keeper)->run() : 99;
+    const bool lives = ::kill(bystander, 0) == 0 && ::waitpid(bystander, nullptr, WNOHANG) == 0;
+    ::_exit(code == 1 && lives ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST(Keeper, AStartThatHangsMayBeLeftAlone) {
+  EXPECT_EQ(keep("/bin/sh", {"-c", "sleep 3; exit 6", "sh"}, 0, Duration{}), 6);
 }
 
 // As a whole: SIGHUP of a terminal that goes is a stop, and one of an operator is an upgrade.

@@ -18,6 +18,7 @@ constexpr unsigned kTries = 10;     // failures, until it is given up
 constexpr Duration kEndedAtOnce = seconds(1);
 constexpr Duration kMostBackoff = seconds(5);
 constexpr Duration kAgainFor = seconds(300);
+constexpr Duration kNewAgainFor = seconds(5);  // of a successor: there is one that can serve
 constexpr Duration kOomWithin = seconds(300);
 constexpr std::array<std::string_view, static_cast<std::size_t>(LifeStart::kCount)> kStarts = {
     "any", "successor", "smaller"};
@@ -36,9 +37,16 @@ bool crashed(int status) {
   return code != kExitFailed && code != kExitUsage && code != kExitCannotRun;
 }
 
-std::string how(int status) {
-  if (WIFSIGNALED(status)) return format_text("signal %d", WTERMSIG(status));
-  return format_text("exit status %d", WEXITSTATUS(status));
+std::string how(const Lives::End& end) {
+  const std::string said = end.said.empty() ? end.said : ": " + end.said;
+  if (end.hung) return "it hung" + said;
+  if (WIFSIGNALED(end.status)) return format_text("signal %d", WTERMSIG(end.status)) + said;
+  return format_text("exit status %d", WEXITSTATUS(end.status)) + said;
+}
+
+std::string ended_how(const Lives::End& end) {
+  return end.hung ? "the Manager hung at its start and was ended (" + end.said + ")"
+                  : "the Manager ended by " + how(end);
 }
 
 std::string named(const std::string& program) {
@@ -78,6 +86,7 @@ void Lives::succeed(std::string_view binary, bool cold) {
 
 Lives::Decision Lives::ended(const End& end) {
   const bool asked = std::exchange(asked_, false);
+  if (end.hung) ++hung_;
   const LifeStart was = std::exchange(start_, LifeStart::kAny);
   Decision next = decide(end, asked, was);
   if (next.next != Next::kStart) return next;
@@ -97,12 +106,12 @@ Lives::Decision Lives::decide(const End& end, bool asked, LifeStart was) {
   if (!ever_ready_ && WIFEXITED(end.status))
     return {.next = Next::kEnd, .exit_code = WEXITSTATUS(end.status)};
   if (exited_with(end.status, kExitTryAgain)) return try_again(end, was);
-  if (exited_with(end.status, kExitCannotKeep) && !last_good_.empty()) return cannot_keep(was);
-  const bool killed = WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGKILL;
+  if (exited_with(end.status, kExitCannotKeep) && !last_good_.empty()) return cannot_keep(end, was);
+  const bool killed = !end.hung && WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGKILL;
   if (killed && end.oom) return out_of_memory(end);
   if (!end.ready || (!killed && end.lived < kEndedAtOnce)) return failed(end);
   failures_ = crashes_ = 0;
-  return {.why = "the Manager ended by " + how(end.status) + ": it is started again"};
+  return {.why = ended_how(end) + ": it is started again"};
 }
 
 Lives::Decision Lives::made_place(bool asked) {
@@ -114,21 +123,30 @@ Lives::Decision Lives::made_place(bool asked) {
   return {.why = "the Manager made place; next: " + program_, .came = LifeCame::kSuccessor};
 }
 
-// Nothing is wrong with the binary, nor with what is kept.
-Lives::Decision Lives::try_again(const End& end, LifeStart was) {
-  if (agains_++ == 0) again_since_ = end.now;
-  if (end.now - again_since_ > kAgainFor) return failed(end);
-  start_ = was;
-  return {.backoff = backoff(agains_), .why = "the Manager cannot start now: it is tried again"};
+// A successor that has not served yet, and one to go back to.
+bool Lives::is_new() const {
+  return came_ == LifeCame::kSuccessor && program_ != last_good_ && !last_good_.empty();
 }
 
-Lives::Decision Lives::cannot_keep(LifeStart was) {
+// Nothing is wrong with the binary, nor with what is kept. What it waited for itself counts.
+Lives::Decision Lives::try_again(const End& end, LifeStart was) {
+  if (agains_++ == 0) again_since_ = TimePoint{end.now.ns - end.lived.ns};
+  if (end.now - again_since_ > (is_new() ? kNewAgainFor : kAgainFor)) {
+    agains_ = 0;
+    return failed(end);
+  }
+  start_ = was;
+  const std::string why = end.said.empty() ? end.said : " (" + end.said + ")";
+  return {.backoff = backoff(agains_), .why = "the Manager cannot start now" + why + ": it is tried again"};
+}
+
+Lives::Decision Lives::cannot_keep(const End& end, LifeStart was) {
   if (++failures_ >= kTries) return give_up();
   const char* const remedy =
       was == LifeStart::kSuccessor ? "; orbitkv upgrade --cold gives up what is kept" : "";
-  Decision out{
-      .why = named(program_) + " cannot go on with what is kept: back to " + named(last_good_) + remedy,
-      .came = LifeCame::kBack};
+  Decision out{.why = named(program_) + " cannot go on with what is kept: back to " + named(last_good_) +
+                      remedy + (end.said.empty() ? end.said : "; it said: " + end.said),
+               .came = LifeCame::kBack};
   // The first one was told that it could say so.
   if (failures_ > 1) out.backoff = backoff(failures_ - 1);
   program_ = last_good_;
@@ -156,22 +174,23 @@ Lives::Decision Lives::out_of_memory(const End& end) {
 
 Lives::Decision Lives::failed(const End& end) {
   if (++failures_ >= kTries) return give_up();
-  Decision out{.backoff = backoff(failures_),
-               .why = "the Manager ended by " + how(end.status) + ": it is started again"};
+  Decision out{.backoff = backoff(failures_), .why = ended_how(end) + ": it is started again"};
   if (!end.ready && program_ != last_good_ && !last_good_.empty()) {
-    out.why = named(program_) + " does not serve (" + how(end.status) + "): back to " + named(last_good_);
+    out.why = named(program_) + " does not serve (" + how(end) + "): back to " + named(last_good_);
     out.came = LifeCame::kBack;
     program_ = last_good_;
   } else if (failures_ == 2 && ever_ready_) {
     program_ = kServedImage;
     out.why += ", by the image that served last";
   }
+  if (failures_ > 1)
+    out.why += format_text("; failed %u times in a row, it is given up after %u", failures_, kTries);
   crashes_ = end.took && crashed(end.status) ? crashes_ + 1 : 0;
   if (crashes_ < kColdAfter) return out;
   out.clear = true;
   crashes_ = 0;
-  out.why =
-      format_text("the Manager crashed %u times in a row with what was kept: that is let go of", kColdAfter);
+  out.why = format_text("the Manager crashed or hung %u times in a row with what was kept: that is let go of",
+                        kColdAfter);
   return out;
 }
 

@@ -22,6 +22,8 @@ enum class LifeStart : std::uint8_t {
 // In the environment of a life: LifeCame's name, and why (keeper_protocol.h).
 inline constexpr const char* kLifeCame = "ORBITKV_LIFE_CAME";
 inline constexpr const char* kLifeWhy = "ORBITKV_LIFE_WHY";
+// How many starts this keeper has ended because they hung.
+inline constexpr const char* kLifeHung = "ORBITKV_LIFE_HUNG";
 
 // How a life came to be, for whoever asks the Manager.
 enum class LifeCame : std::uint8_t {
@@ -48,6 +50,7 @@ class Lives {
   LifeStart begins_as() const { return start_; }
   LifeCame came() const { return came_; }
   const std::string& why_came() const { return why_; }
+  std::uint64_t hung() const { return hung_; }  // starts
 
   // ---- what the life that runs says ----
   void serves();
@@ -62,6 +65,8 @@ class Lives {
     bool oom = false;    // meanwhile the kernel has killed for want of memory
     Duration lived;
     TimePoint now;
+    bool hung = false;   // the keeper has ended it: it gave no sign of progress at its start
+    std::string said{};  // of a start: where it hung, or why it failed
   };
   enum class Next : std::uint8_t { kStart, kEnd, kGiveUp };
   struct Decision {
@@ -77,8 +82,9 @@ class Lives {
  private:
   Decision decide(const End& end, bool asked, LifeStart was);
   Decision made_place(bool asked);
+  bool is_new() const;
   Decision try_again(const End& end, LifeStart was);
-  Decision cannot_keep(LifeStart was);
+  Decision cannot_keep(const End& end, LifeStart was);
   static Decision give_up();
   Decision out_of_memory(const End& end);
   Decision failed(const End& end);
@@ -97,6 +103,7 @@ class Lives {
   unsigned crashes_ = 0;   // in a row, of lives that had taken what is kept
   unsigned agains_ = 0;    // in a row
   unsigned ooms_ = 0;
+  std::uint64_t hung_ = 0;
   TimePoint again_since_, last_oom_;
 };
 

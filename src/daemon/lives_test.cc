@@ -187,23 +187,97 @@ TEST(Lives, OneThatNeverCanKeepIsGivenUp) {
   EXPECT_EQ(bed.started(exited(kExitCannotKeep)).next, Lives::Next::kGiveUp);
 }
 
-TEST(Lives, TryAgainIsNobodysFault) {
+// There is one that can serve.
+TEST(Lives, ASuccessorThatCannotStartNowIsGivenUpSoon) {
+  for (const std::string_view to : {"/bin/two", ""}) {
+    Bed bed;
+    bed.upgrade(to);
+    const TimePoint begin = bed.now;
+    while (bed.lives.came() == LifeCame::kSuccessor) {
+      const auto next = bed.started(exited(kExitTryAgain));
+      ASSERT_EQ(next.next, Lives::Next::kStart);
+      ASSERT_FALSE(next.clear);
+      bed.now = bed.now + next.backoff;
+    }
+    EXPECT_LT(bed.now - begin, seconds(15));
+    EXPECT_GT(bed.now - begin, seconds(5)) << "it may be over in a moment";
+    EXPECT_EQ(bed.lives.came(), LifeCame::kBack);
+    EXPECT_EQ(bed.lives.begins_as(), LifeStart::kAny);
+    // The one before is waited for as after any end.
+    for (int i = 0; i < 40; ++i) {
+      bed.started(exited(kExitTryAgain));
+      bed.now = bed.now + seconds(5);
+      ASSERT_EQ(bed.lives.came(), LifeCame::kBack);
+    }
+  }
+}
+
+// What it waits for itself is time in which nobody serves.
+TEST(Lives, ASuccessorThatWaitedLongItselfIsNotTriedAgain) {
   Bed bed;
   bed.upgrade("/bin/two");
+  bed.now = bed.now + seconds(30);
+  bed.lives.ended({exited(kExitTryAgain), true, false, false, seconds(30), bed.now, false, "it is in use"});
+  EXPECT_EQ(bed.lives.came(), LifeCame::kBack);
+  EXPECT_NE(bed.lives.why_came().find("(exit status 75: it is in use): back to /bin/one"), std::string::npos)
+      << bed.lives.why_came();
+}
+
+TEST(Lives, OneThatHangsIsCountedAndTriedAgainOrGivenUpForTheOneBefore) {
+  Bed bed;
+  const auto hung = [&] {
+    bed.now = bed.now + seconds(30);
+    // The kernel killed others meanwhile: not this one.
+    return bed.lives.ended({kKilled, true, false, true, seconds(30), bed.now, true, "no sign"});
+  };
+  auto next = hung();
+  EXPECT_EQ(next.next, Lives::Next::kStart) << "it has said nothing, so the first one too";
+  EXPECT_GT(next.backoff, Duration{});
+  EXPECT_NE(next.why.find("the Manager hung at its start and was ended (no sign): it is started again"),
+            std::string::npos)
+      << next.why;
+  bed.upgrade("/bin/two");
+  next = hung();
+  EXPECT_EQ(bed.lives.came(), LifeCame::kBack);
+  EXPECT_STREQ(bed.lives.program(), "/bin/one");
+  EXPECT_EQ(bed.lives.begins_as(), LifeStart::kAny);
+  EXPECT_NE(next.why.find("/bin/two does not serve (it hung: no sign): back to /bin/one"), std::string::npos)
+      << next.why;
+  EXPECT_EQ(bed.lives.hung(), 2u);
+  for (int i = 2; i < 10; ++i) {
+    next = hung();
+    ASSERT_EQ(next.next, Lives::Next::kStart) << i;
+    EXPECT_EQ(next.clear, i == 5) << "what is kept may be the cause";
+    const std::string count = "failed " + std::to_string(i) + " times";
+    EXPECT_EQ(next.why.find(count) != std::string::npos, !next.clear) << next.why;
+  }
+  EXPECT_EQ(hung().next, Lives::Next::kGiveUp);
+}
+
+TEST(Lives, TryAgainIsNobodysFault) {
+  Bed bed;
+  bed.served(kKilled);
   for (int i = 0; i < 40; ++i) {
     const auto next = bed.started(exited(kExitTryAgain));
     ASSERT_EQ(next.next, Lives::Next::kStart);
     ASSERT_FALSE(next.clear);
-    ASSERT_STREQ(bed.lives.program(), "/bin/two");
-    ASSERT_EQ(bed.lives.begins_as(), LifeStart::kSuccessor) << "it might start cold";
+    ASSERT_STREQ(bed.lives.program(), "/bin/one");
     ASSERT_GT(next.backoff, Duration{});
     ASSERT_LE(next.backoff, seconds(5));
     bed.now = bed.now + seconds(5);
   }
   bed.now = bed.now + seconds(300);
-  EXPECT_EQ(bed.started(exited(kExitTryAgain)).next, Lives::Next::kStart);
-  EXPECT_STREQ(bed.lives.program(), "/bin/one") << "not for ever";
-  EXPECT_EQ(bed.lives.begins_as(), LifeStart::kAny);
+  for (int i = 1; i < 10; ++i) {
+    ASSERT_EQ(bed.started(exited(kExitTryAgain)).next, Lives::Next::kStart);
+    bed.started(exited(kExitTryAgain));
+    bed.now = bed.now + seconds(301);
+  }
+  EXPECT_EQ(bed.started(exited(kExitTryAgain)).next, Lives::Next::kGiveUp) << "not for ever";
+  Bed successor;
+  successor.upgrade("/bin/two");
+  successor.started(exited(kExitTryAgain));
+  EXPECT_STREQ(successor.lives.program(), "/bin/two");
+  EXPECT_EQ(successor.lives.begins_as(), LifeStart::kSuccessor) << "it might start cold";
   Bed smaller;
   smaller.served(kKilled, true);
   smaller.started(exited(kExitTryAgain), false);

@@ -31,6 +31,7 @@ Result<std::unique_ptr<Manager>> Manager::create(const ServeOptions& options) {
   std::unique_ptr<Manager> manager(new Manager(options));
   const Status started = manager->start();
   if (started.ok()) return manager;
+  if (manager->keep_) manager->keep_->fails(started.error());
   // What is kept is in its table by now, and taking it down would empty that.
   if (manager->host_ && manager->keep_) (void)manager.release();
   return started.error();
@@ -49,15 +50,15 @@ Status Manager::start() {
   ORBITKV_ASSIGN_OR_RETURN(loop_, rt::EventLoop::create());
   ORBITKV_RETURN_IF_ERROR(watch_signals());
   if (options_.keeping != ServeOptions::Keeping::kNothing) ORBITKV_RETURN_IF_ERROR(watch_reload());
-  const bool kept = options_.keeping == ServeOptions::Keeping::kKeeper;
-  std::optional<int> keeper;
-  if (kept) keeper = options_.keeper != 0 ? options_.keeper : shm::path_claimed_by(options_.socket);
-  ORBITKV_ASSIGN_OR_RETURN(auto listener, shm::Listener::open(options_.socket, keeper));
-  listener_ = std::make_unique<shm::Listener>(std::move(listener));
+  ORBITKV_RETURN_IF_ERROR(open_store());
+  ORBITKV_RETURN_IF_ERROR(listen());
+  say("opens the SSD store");
   ORBITKV_RETURN_IF_ERROR(open_ssd());
   options_.pool.stop_fd = signals_.get();  // Ctrl-C ends a long prefault
   ORBITKV_RETURN_IF_ERROR(open_keep());
+  say("makes the pool");
   ORBITKV_RETURN_IF_ERROR(make_pool());
+  say("makes the tables");
   if (ssd_) ssd_->use_pool(*pool_);
   ORBITKV_RETURN_IF_ERROR(make_kept_table());
   Host::Owner& owner = *this;

@@ -44,6 +44,8 @@ struct ServeOptions {
   int keeper = 0;                     // its process; 0: it is of another PID namespace
   LifeStart start = LifeStart::kAny;  // what the keeper says
   std::string came, why_came;         // likewise: how this life came to be, for the status
+  std::uint64_t hung = 0;             // likewise: starts that were ended, for they hung
+  Duration silence;                   // under systemd: of a start, until it may be ended; 0: as the unit says
 };
 
 class Manager final : private rt::Poller, private Host::Owner {
@@ -108,6 +110,9 @@ class Manager final : private rt::Poller, private Host::Owner {
   void refuse(shm::Socket& socket, const Error& why);
 
   // What outlives the process (manager_keep.cc).
+  Status open_store();
+  Status listen();
+  void say(const char* what);
   Status open_keep();
   Status make_kept_table();
   Status watch_keep();

@@ -26,7 +26,12 @@ constexpr Duration kMemoryWithin = seconds(60);
 constexpr Duration kTurnedAway = milliseconds(100);
 }  // namespace
 
-Status Manager::open_keep() {
+void Manager::say(const char* what) {
+  if (keep_) keep_->starting(what);
+}
+
+// First, so that the start can be followed.
+Status Manager::open_store() {
   std::unique_ptr<FdStore> store;
   switch (options_.keeping) {
     case ServeOptions::Keeping::kNothing: return ok_status();
@@ -35,11 +40,30 @@ Status Manager::open_keep() {
       store = std::make_unique<KeeperStore>(UniqueFd(options_.keeper_fd));
       break;
     case ServeOptions::Keeping::kSystemd: {
-      ORBITKV_ASSIGN_OR_RETURN(store, SystemdStore::open(SystemdStore::read_environment()));
+      ORBITKV_ASSIGN_OR_RETURN(store, SystemdStore::open(SystemdStore::read_environment(), options_.silence));
       break;
     }
   }
   keep_ = std::make_unique<Keep>(std::move(store));
+  keep_->starting("takes the socket");
+  return ok_status();
+}
+
+Status Manager::listen() {
+  const bool kept = options_.keeping == ServeOptions::Keeping::kKeeper;
+  std::optional<int> keeper;
+  if (kept) keeper = options_.keeper != 0 ? options_.keeper : shm::path_claimed_by(options_.socket);
+  if (options_.keeping == ServeOptions::Keeping::kSystemd)
+    ORBITKV_RETURN_IF_ERROR(keep_->claim(options_.socket));
+  const UniqueFd none;
+  const UniqueFd& claim = keep_ ? keep_->claimed() : none;
+  ORBITKV_ASSIGN_OR_RETURN(auto listener, shm::Listener::open(options_.socket, keeper, claim));
+  listener_ = std::make_unique<shm::Listener>(std::move(listener));
+  return ok_status();
+}
+
+Status Manager::open_keep() {
+  if (!keep_) return ok_status();
   keep_->watch_stalls(options_.stall);
   // The device's last word about an earlier life is the lock of its files.
   ORBITKV_CHECK(!options_.ssd || ssd_, "what is kept is looked at when the SSD store is open");
@@ -48,6 +72,7 @@ Status Manager::open_keep() {
   const mem::DeviceFiles locked = ssd_ ? ssd_->files() : mem::DeviceFiles();
   ORBITKV_ASSIGN_OR_RETURN(found_, keep_->find(options_.pool.unit, locked, start));
   options_.pool.kept = keep_->pool();
+  options_.pool.goes_on = [this] { keep_->starting(); };
   options_.slabs.keep = keep_.get();
   return ok_status();
 }
@@ -106,6 +131,7 @@ Status Manager::make_pool() {
     if (!std::exchange(said, true))
       ORBITKV_WARN("%s: waiting until engines have let go of the memory of the Manager before",
                    made.error().message().c_str());
+    say("waits until engines have let go of memory");
     if (!turn_away(kTurnedAway)) return reject("a stop came while it waited for memory");
   }
 }
@@ -165,7 +191,8 @@ void Manager::settle_succession(TimePoint now) {
   if (answer)
     answer_succession(*answer);
   else if (now > succession_deadline_)
-    answer_succession(busy("the keeper does not answer: is it stopped? This Manager serves on"));
+    answer_succession(busy(keeper_named(options_.keeper) + " does not answer" +
+                           keeper_remedy(options_.keeper) + ", and ask again; this Manager serves on"));
 }
 
 void Manager::answer_succession(const Status& status) {

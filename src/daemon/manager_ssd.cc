@@ -20,7 +20,10 @@ bool is_readable(int fd) {
 Status Manager::open_ssd() {
   if (!options_.ssd) return ok_status();
   options_.ssd->store.stop_fd = signals_.get();
-  options_.ssd->store.progress = [](const std::string& line) { ORBITKV_INFO("%s", line.c_str()); };
+  options_.ssd->store.progress = [this](const std::string& line) {
+    ORBITKV_INFO("%s", line.c_str());
+    say(line.c_str());
+  };
   options_.ssd->admission.seed = options_.core.seed[0];
   // The Manager before may have writes under way: the kernel has its lock until they have ended.
   const TimePoint deadline = monotonic_now() + kStoreWithin;
@@ -28,6 +31,7 @@ Status Manager::open_ssd() {
   while (!tier.ok() && tier.error().code() == Code::kBusy && monotonic_now() < deadline &&
          options_.keeping != ServeOptions::Keeping::kNothing && !is_readable(signals_.get())) {
     ORBITKV_WARN("%s; waiting for it", tier.error().message().c_str());
+    say("waits for the SSD store, which is in use");
     tier = SsdTier::open(*options_.ssd);
   }
   if (!tier.ok()) return tier.error();

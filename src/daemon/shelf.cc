@@ -67,6 +67,11 @@ Shelf::Answer Shelf::handle(std::span<const std::byte> bytes, UniqueFd fd) {
       manager_ = in->value;
       answer.send = false;
       break;
+    case KeeperVerb::kStarting:
+    case KeeperVerb::kFails:
+      (in->verb == KeeperVerb::kFails ? why_ : doing_).set(in->view());
+      answer.send = false;
+      break;
     case KeeperVerb::kReply:
     case KeeperVerb::kLeave:
     case KeeperVerb::kCount: answer.message.code = code_of(Code::kReject); break;
@@ -107,6 +112,12 @@ void Shelf::remove(std::string_view name) {
 void Shelf::clear() {
   while (count_ > 0) places_[--count_].fd.reset();
   tables_ = 0;
+}
+
+void Shelf::Line::set(std::string_view from) {
+  bytes = std::min(from.size(), text.size());
+  std::transform(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(bytes), text.begin(),
+                 [](unsigned char c) { return c < ' ' || c == 0x7F ? ' ' : static_cast<char>(c); });
 }
 
 const char* Shelf::succeed(std::string_view path, bool cold) {

@@ -38,7 +38,13 @@ class Shelf {
   bool succession() const { return succession_; }
   std::string_view successor() const { return {successor_.data(), successor_bytes_}; }
   bool cold() const { return cold_; }  // the successor need not go on with what is kept
-  void begin_life() { took_ = ready_ = succession_ = cold_ = false; }
+  // Of its start: what it said last that it does, and why it fails. One line, printable.
+  std::string_view said() const { return doing_.view(); }
+  std::string_view why() const { return why_.view(); }
+  void begin_life() {
+    took_ = ready_ = succession_ = cold_ = false;
+    doing_.bytes = why_.bytes = 0;
+  }
 
  private:
   struct Place {
@@ -50,6 +56,12 @@ class Shelf {
   Place* find(std::string_view name);
   std::uint16_t put(std::string_view name, UniqueFd fd);
   void remove(std::string_view name);
+  struct Line {
+    std::array<char, kKeeperSaidBytes> text{};
+    std::size_t bytes = 0;
+    std::string_view view() const { return {text.data(), bytes}; }
+    void set(std::string_view from);
+  };
   // Why not; nullptr: it is to be.
   const char* succeed(std::string_view path, bool cold);
 
@@ -60,6 +72,7 @@ class Shelf {
   bool took_ = false, ready_ = false, succession_ = false, cold_ = false;
   std::array<char, kKeeperPathBytes> successor_{};
   std::size_t successor_bytes_ = 0;
+  Line doing_, why_;
 };
 
 }  // namespace orbitkv::daemon

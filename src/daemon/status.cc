@@ -206,6 +206,7 @@ json kept_json(const Keep::View& view, const ServeOptions& options) {
   if (!view.alive || options.keeper > 0) kept["keeper"] = view.alive ? options.keeper : 0;
   kept["came"] = options.came;
   kept["why"] = options.why_came;
+  kept["hung_starts"] = options.hung;
   return kept;
 }
 }  // namespace

@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
@@ -30,6 +31,13 @@ std::string variable(const char* name) {
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+// A line is an assignment.
+std::string one_line(std::string_view text) {
+  std::string line(text.substr(0, kKeeperSaidBytes));
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return line;
 }
 
 }  // namespace
@@ -61,12 +69,12 @@ bool SystemdStore::offered() {
   return !variable("NOTIFY_SOCKET").empty() && std::strtoul(variable("FDSTORE").c_str(), nullptr, 10) > 0;
 }
 
-Result<std::unique_ptr<SystemdStore>> SystemdStore::open(Given given) {
+Result<std::unique_ptr<SystemdStore>> SystemdStore::open(Given given, Duration silence) {
   if (given.most == 0 || given.notify_socket.empty())
     return reject(
         "systemd keeps no descriptors of this unit; set FileDescriptorStoreMax= and NotifyAccess=main, "
         "with systemd 254 or later");
-  std::unique_ptr<SystemdStore> made(new SystemdStore(std::move(given)));
+  std::unique_ptr<SystemdStore> made(new SystemdStore(std::move(given), silence));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const std::string& path = made->given_.notify_socket;
@@ -92,9 +100,9 @@ void SystemdStore::flush() {
     const Letter& letter = unsent_.front();
     if (send_with_fd(socket_.get(), bytes_of(letter.text), letter.fd.get()) < 0) {
       // What is removed is removed, and nothing says so before; what cannot be stored is told.
-      if (errno == EAGAIN || errno == EINTR || letter.put.empty()) return;
+      if (errno == EAGAIN || errno == EINTR || (letter.put.empty() && !letter.news)) return;
       names_.erase(letter.put);
-      refused_.push_back(letter.put);
+      if (!letter.put.empty()) refused_.push_back(letter.put);
     }
     unsent_.pop_front();
   }
@@ -152,7 +160,22 @@ std::vector<std::string> SystemdStore::refused() {
   return std::exchange(refused_, {});
 }
 
+// A start that goes on may take longer than TimeoutStartSec=.
+void SystemdStore::starting(std::string_view what) {
+  flush();
+  if (!unsent_.empty()) return;
+  std::string text = "STATUS=starts: " + one_line(what);
+  if (silence_.ns > 0)
+    text += format_text("\nEXTEND_TIMEOUT_USEC=%lld", static_cast<long long>(silence_.ns / 1000));
+  post({std::move(text), {}, {}, true});
+}
+
+void SystemdStore::fails(std::string_view why) {
+  post({"STATUS=failed: " + one_line(why), {}, {}, true});
+}
+
 void SystemdStore::ready() {
+  post({"STATUS=serves", {}, {}, true});
   post({"READY=1", {}, {}});  // whoever starts us gives up waiting, and says so
 }
 

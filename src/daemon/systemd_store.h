@@ -10,8 +10,10 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/time.h"
 #include "daemon/fd_store.h"
 
 namespace orbitkv::daemon {
@@ -27,7 +29,8 @@ class SystemdStore final : public FdStore {
   // Reads and clears it: children do not inherit it. Without a store `most` is 0.
   static Given read_environment();
   static bool offered();  // systemd stores descriptors of this process
-  static Result<std::unique_ptr<SystemdStore>> open(Given given);
+  // `silence`: how long a start may go without starting(); 0: as long as the unit says.
+  static Result<std::unique_ptr<SystemdStore>> open(Given given, Duration silence = {});
 
   const char* kind() const override { return "systemd"; }
   Result<std::vector<Named>> take() override;
@@ -39,21 +42,25 @@ class SystemdStore final : public FdStore {
   std::vector<std::string> refused() override;
   int fd() const override { return -1; }
   bool alive() const override { return true; }
+  void starting(std::string_view what) override;
+  void fails(std::string_view why) override;
   void ready() override;
   Status succeed(const Successor& successor) override;
   std::optional<Status> succeeded() override { return std::nullopt; }
 
  private:
-  explicit SystemdStore(Given given) : given_(std::move(given)) {}
+  SystemdStore(Given given, Duration silence) : given_(std::move(given)), silence_(silence) {}
   struct Letter {
     std::string text;
     UniqueFd fd;
-    std::string put;  // what it stores; empty: it stores nothing
+    std::string put;    // what it stores; empty: it stores nothing
+    bool news = false;  // that need not arrive
   };
   void post(Letter letter);
   void flush();
 
   Given given_;
+  const Duration silence_;
   UniqueFd socket_;
   std::set<std::string> names_;  // that are stored once all that is posted has been handled
   std::deque<Letter> unsent_;

@@ -12,10 +12,12 @@ namespace orbitkv::mem {
 namespace {
 
 constexpr std::uint64_t kUnit = kExtentUnit;
+constexpr std::uint64_t kStepsPerSign = 1 << 20;  // records that are read, or compared
 
 class Scan {
  public:
-  Scan(const KeptTable& table, std::vector<KeptMemory>& memories) : table_(table), memories_(memories) {}
+  Scan(const KeptTable& table, std::vector<KeptMemory>& memories, const std::function<void()>& goes_on)
+      : table_(table), memories_(memories), goes_on_(goes_on) {}
   Result<KeptPool> run(std::uint32_t unit);
 
  private:
@@ -27,6 +29,9 @@ class Scan {
     bool lent = false, bad = false;
     std::uint64_t end() const { return begin + units; }
   };
+  void step() {
+    if (++steps_ % kStepsPerSign == 0 && goes_on_) goes_on_();
+  }
   void take_slabs();
   void retire(const KeptSlab& slab);
   void read_records();
@@ -45,6 +50,8 @@ class Scan {
 
   const KeptTable& table_;
   std::vector<KeptMemory>& memories_;
+  const std::function<void()>& goes_on_;
+  std::uint64_t steps_ = 0;
   KeptPool pool_;
   std::vector<std::pair<SlabId, SlabSlot>> by_name_;  // ascending
   std::vector<Span> spans_;
@@ -140,13 +147,16 @@ void Scan::read_records() {
   spans_.reserve(most);
   for (const KeptRegion region : {KeptRegion::kFirst, KeptRegion::kFurther, KeptRegion::kPending}) {
     const std::uint32_t end = table_.high_water(region);
-    for (std::uint32_t i = 0; i < end; ++i) read({region, i});
+    for (std::uint32_t i = 0; i < end; ++i, step()) read({region, i});
   }
 }
 
 // Two extents that overlap cannot both be true, and which one is, nobody knows.
 void Scan::find_overlaps() {
-  std::sort(spans_.begin(), spans_.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  std::sort(spans_.begin(), spans_.end(), [this](const Span& a, const Span& b) {
+    step();
+    return a.begin < b.begin;
+  });
   std::size_t reach = 0;  // the span that ends last so far
   for (std::size_t i = 1; i < spans_.size(); ++i) {
     if (spans_[i].begin < spans_[reach].end()) spans_[i].bad = spans_[reach].bad = true;
@@ -185,6 +195,7 @@ void Scan::keep_complete() {
     return std::tie(each.slot.name_space, each.slot.group, each.slot.shards, each.slot.hash);
   };
   std::sort(many, pool_.images.end(), [&](const KeptPool::Image& a, const KeptPool::Image& b) {
+    step();
     return std::tuple_cat(key(a), std::tie(a.slot.shard)) < std::tuple_cat(key(b), std::tie(b.slot.shard));
   });
   auto out = many;
@@ -227,7 +238,10 @@ void Scan::order() {
   ages.reserve(pool_.images.size());
   for (std::size_t i = 0; i < pool_.images.size(); i += pool_.images[i].slot.shards)
     ages.push_back({pool_.images[i].slot.revision.value, static_cast<std::uint32_t>(i)});
-  std::sort(ages.begin(), ages.end(), [](const Age& x, const Age& y) { return x.revision < y.revision; });
+  std::sort(ages.begin(), ages.end(), [this](const Age& x, const Age& y) {
+    step();
+    return x.revision < y.revision;
+  });
   pool_.oldest_first.reserve(ages.size());
   for (const Age& age : ages) pool_.oldest_first.push_back(age.first);
 }
@@ -268,8 +282,9 @@ Result<KeptPool> Scan::run(std::uint32_t unit) {
 
 }  // namespace
 
-Result<KeptPool> scan_kept(const KeptTable& table, std::vector<KeptMemory>& memories, std::uint32_t unit) {
-  return Scan(table, memories).run(unit);
+Result<KeptPool> scan_kept(const KeptTable& table, std::vector<KeptMemory>& memories, std::uint32_t unit,
+                           const std::function<void()>& goes_on) {
+  return Scan(table, memories, goes_on).run(unit);
 }
 
 }  // namespace orbitkv::mem

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -81,7 +82,8 @@ struct KeptMemory {
 };
 
 // Takes of `memories` what the pool uses. `unit`: of the new pool's extents. kReject: the table
-// says nothing that could be gone on with.
-Result<KeptPool> scan_kept(const KeptTable& table, std::vector<KeptMemory>& memories, std::uint32_t unit);
+// says nothing that could be gone on with. `goes_on` is called as it comes forward: well within a second.
+Result<KeptPool> scan_kept(const KeptTable& table, std::vector<KeptMemory>& memories, std::uint32_t unit,
+                           const std::function<void()>& goes_on = {});
 
 }  // namespace orbitkv::mem

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <cstring>
 #include <random>
 #include <utility>
 
@@ -51,6 +52,28 @@ class Scanned : public ::testing::Test {
   std::vector<KeptMemory> memories_;
   std::uint32_t next_ = 0;
 };
+
+// Who watches the start sees that it goes on.
+TEST(ScannedLong, SaysNowAndThenThatItGoesOn) {
+  KeptTable table = KeptTable::create({7, 64, 100'000, 1000, 100}).value();
+  std::vector<KeptMemory> memories;
+  const SlabId name(10);
+  const ByteCount bytes = 64 * kMiB;
+  table.put_slab(SlabSlot(0), {name, bytes, {}, kAnyNode, KeptSlabState::kLive});
+  memories.push_back({name, make_slab_memory(name, bytes, PageSource::kShared).value()});
+  table.put_name_space(NamespaceIndex(0), std::array<std::byte, 32>{});
+  table.name_given(SlabId(11));
+  KeptImage image;
+  for (std::uint32_t i = 0; i < 100'000; ++i) {
+    image.place = {name, std::uint64_t{(i * 7919) % 100'000} * 640, ByteCount(640)};
+    image.revision = AllocationId(i ^ 0x5555);
+    std::memcpy(image.hash.data(), &i, sizeof i);
+    table.seal({KeptRegion::kFirst, i}, image);
+  }
+  int signs = 0;
+  ASSERT_EQ(scan_kept(table, memories, 64, [&] { ++signs; })->images.size(), 100'000u);
+  EXPECT_GT(signs, 1);
+}
 
 TEST_F(Scanned, SlabsImagesAndLentExtentsAreTakenOver) {
   seal(image(10, 0));

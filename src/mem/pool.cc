@@ -296,7 +296,7 @@ Result<std::unique_ptr<Pool>> Pool::create(const PoolConfig& config) {
   if (sizes.empty()) return std::unique_ptr<Pool>(new Pool(std::move(impl)));
   ORBITKV_RETURN_IF_ERROR(impl->make_slabs(sizes, memory.reserved_huge));
   if (on) {
-    ORBITKV_RETURN_IF_ERROR(impl->builder->wait(impl->config.stop_fd));
+    ORBITKV_RETURN_IF_ERROR(impl->builder->wait(impl->config.stop_fd, impl->config.goes_on));
     if (auto refused = impl->builder->failure()) return std::move(*refused);
   }
   return std::unique_ptr<Pool>(new Pool(std::move(impl)));

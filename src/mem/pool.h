@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -27,11 +28,12 @@ struct PoolConfig {
   ByteCount bytes;  // total, cut as slab_sizes() says
   ByteCount slab;   // 0; else slabs of so many bytes, for tests and simulation
   HugePages huge_pages = HugePages::kAuto;
-  std::uint32_t unit = 64;    // extents begin and end at multiples of it: a power of two, 64 .. 4096
-  bool prefault = true;       // false: slabs are sparse and offered at once
-  std::uint32_t threads = 0;  // first touch; 0 = min(4, CPUs)
-  int stop_fd = -1;           // readable (a signalfd): create() gives up waiting for kOn
-  bool numa = true;           // spread slabs over the NUMA nodes
+  std::uint32_t unit = 64;             // extents begin and end at multiples of it: a power of two, 64 .. 4096
+  bool prefault = true;                // false: slabs are sparse and offered at once
+  std::uint32_t threads = 0;           // first touch; 0 = min(4, CPUs)
+  int stop_fd = -1;                    // readable (a signalfd): create() gives up waiting for kOn
+  std::function<void()> goes_on = {};  // called as create() comes forward, by its caller's thread
+  bool numa = true;                    // spread slabs over the NUMA nodes
   // For tests: slabs count as if they lay on the nodes that it describes; nothing is bound.
   std::optional<Topology> topology = std::nullopt;
   // 0: the pool's id is random, its first allocation from clock and chance. Else both follow

@@ -93,10 +93,14 @@ std::optional<Error> SlabBuilder::failure() const {
   return failure_;
 }
 
-Status SlabBuilder::wait(int stop_fd) const {
+Status SlabBuilder::wait(int stop_fd, const std::function<void()>& goes_on) const {
   pollfd fds[2] = {{ready_.get(), POLLIN, 0}, {stop_fd, POLLIN, 0}};
-  while (!finished()) {
-    if (::poll(fds, 2, -1) < 0 && errno != EINTR) return errno_error("cannot wait for the pool's memory");
+  constexpr int kLookMs = 1000;
+  for (std::uint64_t begun = 0; !finished();) {
+    const std::uint64_t chunk = next_chunk_;
+    if (std::exchange(begun, chunk) != chunk && goes_on) goes_on();
+    if (::poll(fds, 2, kLookMs) < 0 && errno != EINTR)
+      return errno_error("cannot wait for the pool's memory");
     if (fds[1].revents != 0) return Error(Code::kReject, "stopped while the pool's memory was being placed");
     std::uint64_t count = 0;
     [[maybe_unused]] const auto got = ::read(ready_.get(), &count, sizeof count);

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -51,7 +52,8 @@ class SlabBuilder {
   std::optional<Error> failure() const;
   int ready_fd() const { return ready_.get(); }  // readable: built slabs or a failure
   // Waits for finished(); gives up as soon as stop_fd is readable (-1: none).
-  Status wait(int stop_fd) const;
+  // `goes_on` is called as chunks are begun, once a second at most.
+  Status wait(int stop_fd, const std::function<void()>& goes_on = {}) const;
   void join();  // after finished(): no thread and no mapping is left on any slab
 
  private:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 
@@ -115,6 +116,65 @@ def test_blocks_outlive_a_restart_of_the_unit(unit, number, code):
         restore(client, registration, ready.lease, list(range(8, 16)))
         assert np.array_equal(memory[:, 8:16], before[:, 0:8])
     assert sum(name.startswith("table-") for name in unit.stored) == 1
+
+
+def serve_beside(unit, *flags):
+    # exit status and words of a Manager that is none of the unit's
+    command = [binary(), "serve", "--bootstrap-socket", unit.manager.socket, "--pool-size", "16MiB", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.skipif(bool(os.environ.get("ORBITKV_FAKE_ONLY")), reason="needs a Manager")
+@pytest.mark.parametrize("flags", [(), ("--keep", "--keep-with", "keeper")])
+def test_between_two_lives_the_socket_is_the_units(unit, flags):
+    unit.start()
+    assert "claim" in unit.stored
+    for _ in range(2):
+        assert unit.end(signal.SIGKILL) == -signal.SIGKILL
+        code, said = serve_beside(unit, *flags)
+        assert code == 1
+        assert "a service manager (a systemd unit of orbitkv serve --keep)" in said
+        unit.start()
+    assert sum(name == "claim" for name in unit.stored) == 1
+    # The store goes with the unit, and the claim with the store.
+    assert unit.end(signal.SIGTERM) == 0
+    for fd in unit.stored.values():
+        os.close(fd)
+    unit.stored.clear()
+    manager = subprocess.Popen(
+        [binary(), "serve", "--bootstrap-socket", unit.manager.socket, "--pool-size", "16MiB"],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while (status := unit.manager.status()) is None or status["pid"] != manager.pid:
+            assert time.monotonic() < deadline and manager.poll() is None
+            time.sleep(0.01)
+    finally:
+        manager.kill()
+        manager.wait()
+
+
+@pytest.mark.skipif(bool(os.environ.get("ORBITKV_FAKE_ONLY")), reason="needs a Manager")
+def test_a_claim_whose_file_was_removed_is_taken_again(unit):
+    unit.start()
+    os.remove(unit.manager.socket + ".keeper")
+    assert os.fstat(unit.stored["claim"]).st_nlink == 0
+    assert unit.end(signal.SIGKILL) == -signal.SIGKILL
+    unit.start()
+    assert os.path.samestat(os.fstat(unit.stored["claim"]), os.stat(unit.manager.socket + ".keeper"))
+    assert unit.end(signal.SIGKILL) == -signal.SIGKILL
+    assert serve_beside(unit)[0] == 1
+
+
+@pytest.mark.skipif(bool(os.environ.get("ORBITKV_FAKE_ONLY")), reason="needs a Manager")
+def test_a_start_asks_systemd_for_time_as_it_goes_on(unit):
+    unit.flags = ["--start-silence", "20"]
+    unit.start()
+    asked = [lines for lines in unit.said if "EXTEND_TIMEOUT_USEC=20000000" in lines]
+    assert asked and all(lines[0].startswith("STATUS=starts: ") for lines in asked)
+    assert unit.said.index(asked[-1]) < unit.said.index(["READY=1"])
 
 
 @pytest.mark.skipif(bool(os.environ.get("ORBITKV_FAKE_ONLY")), reason="needs a Manager")

@@ -3,6 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <vector>
 
 #include "base/limits.h"
@@ -54,20 +57,49 @@ Result<std::string> ask_next(const Asker& asker, std::span<const std::byte> ques
   for (;; ::usleep(kPauseUs)) {
     Told told = Told::kNothing;
     auto answer = ask_once(asker, path, question, told);
+    const auto claim = shm::path_claim(path);
+    const bool starts = claim && claim->pid > 0 && !claim->says.empty();
+    if (!answer.ok() && answer.error().code() == Code::kBusy && told == Told::kNothing && starts)
+      return busy("the Manager at " + path + " does not answer yet: " + starter_text(*claim));
     if (answer.ok() || answer.error().code() != Code::kReconnect) return answer;
     if (told == Told::kQuestion && !again)
       return reconnect("the Manager ended before it answered; look whether it did so, and ask again");
-    const auto keeper = shm::path_claimed_by(path);
-    if (!keeper || (told == Told::kSentOn && !asker.next)) return answer;
+    if (!claim || (told == Told::kSentOn && !asker.next)) return answer;
     if (monotonic_now() >= end)
-      return reconnect(
-          format_text("no Manager serves at %s yet: its keeper (pid %d) starts the next one; ask "
-                      "again, or see the log of orbitkv serve",
-                      path.c_str(), *keeper));
+      return reconnect("no Manager serves at " + path + " yet: " + starter_text(*claim) + "; ask again");
   }
 }
 
+// Of a process, as /proc/PID/stat has it; 0: it cannot be told.
+char state_of(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string stat{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t name_end = stat.rfind(')');
+  return name_end == std::string::npos || name_end + 2 >= stat.size() ? '\0' : stat[name_end + 2];
+}
+
 }  // namespace
+
+std::string log_text(int keeper) {
+  const char* const unknown = "; see the log of orbitkv serve";
+  if (keeper <= 0) return unknown;
+  std::error_code error;
+  const std::string target =
+      std::filesystem::read_symlink("/proc/" + std::to_string(keeper) + "/fd/2", error);
+  if (error || target.empty()) return unknown;
+  if (target[0] == '/' && target != "/dev/null") return "; its log: " + target;
+  if (target.starts_with("socket:")) return "; its log: where its service manager has it (journalctl)";
+  return unknown;
+}
+
+std::string starter_text(const shm::PathClaim& claim) {
+  if (claim.pid <= 0) return "its systemd unit starts the next one; see systemctl status and journalctl";
+  const std::string keeper = format_text("its keeper (pid %d) ", claim.pid);
+  const char state = state_of(claim.pid);
+  if (state == 'T' || state == 't')
+    return keeper + format_text("is stopped: kill -CONT %d", claim.pid) + log_text(claim.pid);
+  return keeper + (claim.says.empty() ? "starts the next one" : claim.says) + log_text(claim.pid);
+}
 
 Result<std::string> ask_manager(const Asker& asker, std::span<const std::byte> question) {
   return ask_next(asker, question, true);

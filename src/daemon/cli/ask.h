@@ -8,8 +8,14 @@
 #include <string>
 
 #include "base/result.h"
+#include "shm/bootstrap.h"
 
 namespace orbitkv::daemon::cli {
+
+// Who starts the Managers at a path, what it does just now, and its log: a clause.
+std::string starter_text(const shm::PathClaim& claim);
+// Where a keeper's last words stand, and those of the Managers that it starts: "; its log: /tmp/serve.log".
+std::string log_text(int keeper);
 
 struct Asker {
   std::string socket;  // empty: the default path

@@ -49,7 +49,8 @@ struct ServeFlags {
   std::string keep_with = "auto";
   int keeper_fd = -1;  // of the child of a keeper; -1: there is none
   std::string keeper_says = "any";
-  bool can_keep = false;  // only says what it could go on with
+  std::uint32_t start_silence_s = 30;  // of a start, until it is ended; 0: never
+  bool can_keep = false;               // only says what it could go on with
 };
 // `arguments`: those of the process behind its name, for a keeper to start it with.
 int serve(const ServeFlags& flags, const std::vector<std::string>& arguments);
@@ -59,6 +60,7 @@ struct UpgradeFlags {
   std::string binary;  // "": what stands at the path of the running one
   bool cold = false;
   bool json = false;
+  bool log = false;  // what it says is a log's: lines with time and level
 };
 int upgrade(const UpgradeFlags& flags);
 

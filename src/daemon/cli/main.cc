@@ -97,6 +97,14 @@ void add_serve_keep(CLI::App& serve, daemon::cli::ServeFlags& flags) {
                   "descriptor store), auto")
       ->capture_default_str()
       ->group("KEEP");
+  serve
+      .add_option(
+          "--start-silence", flags.start_silence_s,
+          "seconds, 1 to 86400, without a sign of progress after which a Manager that starts is ended,\n"
+          "and tried again, or, at an upgrade, given up for the one before; a start that goes on may\n"
+          "take any time; 0: off")
+      ->capture_default_str()
+      ->group("KEEP");
   serve.add_option("--keeper-fd", flags.keeper_fd)->group("");
   serve.add_option("--keeper-says", flags.keeper_says)->group("");
   serve.add_flag("--can-keep", flags.can_keep)->group("");
@@ -186,6 +194,7 @@ void add_upgrade(CLI::App& app, daemon::cli::UpgradeFlags& flags) {
                       "absolute path of the new orbitkv [what stands at the path of the running one]");
   upgrade->add_flag("--cold", flags.cold,
                     "also to one that cannot go on with the blocks: they are let go of");
+  upgrade->add_flag("--log", flags.log)->group("");
   upgrade->add_flag("--json", flags.json, "one JSON object");
 }
 

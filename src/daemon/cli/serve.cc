@@ -1,5 +1,4 @@
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "daemon/exits.h"
 #include "daemon/keeper.h"
 #include "daemon/keeper_protocol.h"
+#include "daemon/keeper_store.h"
 #include "daemon/manager.h"
 #include "daemon/systemd_store.h"
 #include "mem/kept_table.h"
@@ -200,19 +200,13 @@ Result<ServeOptions> check_together(const ServeFlags& flags) {
   return options;
 }
 
-// Who made the socket: a Manager behind a wrapper is no child of its keeper.
-int keeper_of(int socket) {
-  ucred maker{};
-  socklen_t size = sizeof maker;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0 ? maker.pid : 0;
-}
-
 // Who keeps what outlives the process. nullopt: this process becomes a keeper.
 Result<std::optional<ServeOptions::Keeping>> keeping(const ServeFlags& flags) {
   using Keeping = ServeOptions::Keeping;
   if (flags.keep_with != "auto" && flags.keep_with != "keeper" && flags.keep_with != "systemd")
     return reject("--keep-with is auto, keeper or systemd, not '" + flags.keep_with + "'");
   if (!flags.keep && flags.keep_with != "auto") return reject("--keep-with needs --keep");
+  if (flags.start_silence_s > 86400) return reject("--start-silence is 1 to 86400 seconds, or 0 (off)");
   if (!flags.keep) return std::optional(Keeping::kNothing);
   if (life_start_of(flags.keeper_says) == LifeStart::kCount) return reject("--keeper-says is for the keeper");
   if (flags.keeper_fd >= 0) return std::optional(Keeping::kKeeper);
@@ -234,11 +228,17 @@ std::string text_of_environment(const char* name) {
   return text != nullptr ? text : "";
 }
 
-int keep(const std::string& socket, const std::vector<std::string>& arguments) {
+std::uint64_t number_of_environment(const char* name) {
+  return std::strtoull(text_of_environment(name).c_str(), nullptr, 10);
+}
+
+int keep(const std::string& socket, Duration silence, const std::vector<std::string>& arguments) {
   std::error_code error;
   const std::string binary = std::filesystem::read_symlink("/proc/self/exe", error);
-  auto keeper = error ? Result<std::unique_ptr<Keeper>>(reject("/proc/self/exe cannot be read"))
-                      : Keeper::create({.binary = binary, .arguments = arguments, .socket = socket});
+  auto keeper =
+      error
+          ? Result<std::unique_ptr<Keeper>>(reject("/proc/self/exe cannot be read"))
+          : Keeper::create({.binary = binary, .arguments = arguments, .socket = socket, .silence = silence});
   if (!keeper.ok()) {
     std::fprintf(stderr, "orbitkv serve: %s\n", keeper.error().message().c_str());
     return 1;
@@ -296,13 +296,15 @@ int serve(const ServeFlags& flags, const std::vector<std::string>& arguments) {
   }
   set_log_level(*level);
   ::signal(SIGPIPE, SIG_IGN);  // the pool outlives whoever reads the log
-  if (!*keeper) return keep(options->socket, arguments);
+  if (!*keeper) return keep(options->socket, seconds(flags.start_silence_s), arguments);
   options->keeping = **keeper;
   options->keeper_fd = flags.keeper_fd;
   options->keeper = flags.keeper_fd >= 0 ? keeper_of(flags.keeper_fd) : 0;
   options->start = life_start_of(flags.keeper_says);
   options->came = text_of_environment(kLifeCame);
   options->why_came = text_of_environment(kLifeWhy);
+  options->hung = number_of_environment(kLifeHung);
+  options->silence = seconds(flags.start_silence_s);
   auto manager = Manager::create(*options);
   if (!manager.ok()) {
     std::fprintf(stderr, "orbitkv serve: %s\n", manager.error().message().c_str());

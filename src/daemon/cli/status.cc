@@ -64,6 +64,9 @@ void print_kept(const json& status) {
                 by.c_str());
   if (const auto missing = count_of(kept, "not_kept"); missing > 0)
     std::printf("          %llu descriptors were not taken: is the limit of open files reached?\n", missing);
+  if (const auto hung = kept.value("hung_starts", std::uint64_t{0}); hung > 0)
+    std::printf("          %llu starts hung, and were ended by the keeper\n",
+                static_cast<unsigned long long>(hung));
   if (kept.value("came", "") == "back")
     std::printf("          the last upgrade failed: %s\n", kept.at("why").get<std::string>().c_str());
 }

@@ -10,7 +10,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "base/time.h"
 #include "base/unique_fd.h"
@@ -23,7 +26,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint32_t kAskMs = 10'000;
-constexpr Duration kServesWithin = seconds(120);  // it may have to wait for memory or for a lock
+constexpr Duration kServesWithin = seconds(120);  // without a word of its keeper
+constexpr std::uint32_t kAskAgainMs = 2000;
+constexpr Duration kTellEvery = seconds(5);
 constexpr useconds_t kPauseUs = 20'000;
 constexpr Duration kSaysWithin = seconds(10);
 constexpr Duration kEndsWithin = seconds(2);  // when it has said all
@@ -83,15 +88,17 @@ struct Running {
   std::uint64_t format = 0, blocks = 0;
   std::string path, incarnation, version, came, why;
   int pid = 0;
+  bool alive = true;  // who keeps
 };
-Result<Running> running(const std::string& socket) {
-  ORBITKV_ASSIGN_OR_RETURN(const std::string text, ask_status({socket, "upgrade", kAskMs}));
+Result<Running> running(const std::string& socket, std::uint32_t timeout_ms = kAskMs) {
+  ORBITKV_ASSIGN_OR_RETURN(const std::string text, ask_status({socket, "upgrade", timeout_ms}));
   const json status = json::parse(text, nullptr, false);
   if (!status.is_object()) return bug("the Manager's status is no JSON object");
   if (!status.contains("kept")) return reject("nothing of this Manager outlives it; start it with --keep");
   Running out;
   out.format = status["kept"].value("format", std::uint64_t{0});
   out.blocks = status["kept"].value("blocks", std::uint64_t{0});
+  out.alive = status["kept"].value("alive", true);
   out.came = status["kept"].value("came", "");
   out.why = status["kept"].value("why", "");
   out.incarnation = status.value("incarnation", "");
@@ -137,11 +144,14 @@ Status check_successor(const UpgradeFlags& flags, const Running& now) {
 struct Left {
   std::string incarnation;
   bool claimed = false;  // its keeper had claimed the path
+  std::string log;       // where the keeper's last words stand; a clause
 };
 
 Result<Left> ask_for_place(const UpgradeFlags& flags) {
   Left left;
-  left.claimed = shm::path_claimed_by(path_of(flags)).has_value();
+  const auto claim = shm::path_claim(path_of(flags));
+  left.claimed = claim.has_value();
+  left.log = log_text(claim ? claim->pid : 0);
   // While its binary was asked another one may have come.
   ORBITKV_ASSIGN_OR_RETURN(const Running now, running(flags.socket));
   json request = {{"command", "upgrade"}};
@@ -157,42 +167,78 @@ Result<Left> ask_for_place(const UpgradeFlags& flags) {
   return left;
 }
 
+void say(const UpgradeFlags& flags, LogLevel level, const std::string& text) {
+  if (flags.log)
+    ORBITKV_LOG(level, "upgrade: %s", text.c_str());
+  else
+    std::fprintf(stderr, "orbitkv upgrade: %s\n", text.c_str());
+}
+
 // That another one than the successor serves.
-Error no_successor(const Running& now) {
+Error no_successor(const Running& now, const std::string& log) {
   const auto blocks = static_cast<unsigned long long>(now.blocks);
   if (now.came == "back")
     return reject(
         format_text("the successor does not serve; the Manager before serves again, with %llu blocks "
-                    "taken over: %s",
-                    blocks, now.why.c_str()));
+                    "taken over: %s%s",
+                    blocks, now.why.c_str(), log.c_str()));
   return reject(
       format_text("a Manager serves, with %llu blocks taken over, but it is not the successor: that one "
-                  "served and has ended, or another was started: %s",
-                  blocks, now.why.c_str()));
+                  "served and has ended, or another was started: %s%s",
+                  blocks, now.why.c_str(), log.c_str()));
 }
+
+// What the keeper says while nobody serves: each word of it is a reason to wait on.
+class Following {
+ public:
+  explicit Following(const UpgradeFlags& flags) : flags_(flags) {}
+  // False: no word for long. `claim`: as it is now.
+  bool look(const std::optional<shm::PathClaim>& claim) {
+    const TimePoint now = monotonic_now();
+    if (claim && std::exchange(said_ns_, claim->said_ns) != claim->said_ns) heard_ = now;
+    if (claim && !claim->says.empty() && now - told_ >= kTellEvery) {
+      told_ = now;
+      say(flags_, LogLevel::kInfo, "no Manager serves yet: " + starter_text(*claim));
+    }
+    return now - heard_ < kServesWithin;
+  }
+
+ private:
+  const UpgradeFlags& flags_;
+  std::int64_t said_ns_ = 0;
+  TimePoint heard_ = monotonic_now(), told_ = monotonic_now();
+};
 
 // The one that serves after it; an error: it is not the successor.
 Result<Running> next_after(const UpgradeFlags& flags, const Left& left) {
-  const TimePoint end = monotonic_now() + kServesWithin;
+  Following following(flags);
   for (;; ::usleep(kPauseUs)) {
-    const auto now = running(flags.socket);
+    const auto now = running(flags.socket, kAskAgainMs);
     if (now.ok() && now->incarnation != left.incarnation) {
       if (now->came == kCameAsAsked || now->came.empty()) return *now;
-      return no_successor(*now);
+      return no_successor(*now, left.log);
     }
-    if (!now.ok() && left.claimed && !shm::path_claimed_by(path_of(flags)))
+    const auto claim = shm::path_claim(path_of(flags));
+    if (!now.ok() && left.claimed && !claim)
       return reject(
-          "neither the successor nor the Manager before serves, and the keeper has ended; see the log "
-          "of orbitkv serve, and start it again");
-    if (monotonic_now() >= end)
-      return busy(
-          "the Manager made place, and its successor does not serve yet: the keeper tries on, or goes "
-          "back to the one before; see orbitkv status and the log of orbitkv serve");
+          "neither the successor nor the Manager before serves, and the keeper has ended: start orbitkv "
+          "serve "
+          "--keep again" +
+          left.log);
+    if (!following.look(claim))
+      return busy("the Manager made place, and its successor does not serve yet: " +
+                  (claim ? starter_text(*claim) : "see orbitkv status" + left.log));
   }
 }
 
 Result<Running> put_in_place(const UpgradeFlags& flags) {
   ORBITKV_ASSIGN_OR_RETURN(const Running before, running(flags.socket));
+  if (!before.alive)
+    return reject(format_text(
+        "the keeper of the Manager (pid %d) has ended, so there is nobody to start another one: it "
+        "serves on, and what is in memory ends with it; when it suits, stop it and start orbitkv "
+        "serve --keep again",
+        before.pid));
   if (!flags.cold) ORBITKV_RETURN_IF_ERROR(check_successor(flags, before));
   ORBITKV_ASSIGN_OR_RETURN(const Left left, ask_for_place(flags));
   return next_after(flags, left);
@@ -202,21 +248,24 @@ Result<Running> put_in_place(const UpgradeFlags& flags) {
 int upgrade(const UpgradeFlags& flags) {
   const auto now = put_in_place(flags);
   if (!now.ok()) {
-    std::fprintf(stderr, "orbitkv upgrade: %s\n", now.error().message().c_str());
+    say(flags, LogLevel::kWarning, now.error().message());
     return 1;
   }
   const bool sure = now->came == kCameAsAsked;
-  if (flags.json)
+  const std::string done = format_text(
+      "orbitkv %s serves in the place of the one before (pid %d)%s", now->version.c_str(), now->pid,
+      sure ? ""
+           : "; its wrapper does not pass on the keeper's environment, which "
+             "says whether it is the successor");
+  if (flags.log)
+    say(flags, LogLevel::kInfo, done);
+  else if (flags.json)
     std::printf("%s\n",
                 json({{"upgraded", sure ? json(true) : json()}, {"version", now->version}, {"pid", now->pid}})
                     .dump()
                     .c_str());
   else
-    std::printf("orbitkv %s serves in the place of the one before (pid %d)%s\n", now->version.c_str(),
-                now->pid,
-                sure ? ""
-                     : "; its wrapper does not pass on the keeper's environment, which says whether it is "
-                       "the successor");
+    std::printf("%s\n", done.c_str());
   return 0;
 }
 
