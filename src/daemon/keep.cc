@@ -51,7 +51,7 @@ std::uint32_t both(std::uint32_t wanted, std::uint32_t configured) {
 void Keep::starting(const char* what) {
   const TimePoint now = monotonic_now();
   const bool other = what != nullptr && doing_ != what;
-  if (!other && now - said_ < kSignEvery) return;
+  if (serves_ || (!other && now - said_ < kSignEvery)) return;
   if (other) doing_ = what;
   said_ = now;
   store_->starting(doing_);
@@ -217,6 +217,7 @@ void Keep::ready() {
   for (const auto& [number, fd] : tables_) forget(name_of(kTable, number));
   tables_.clear();
   tick();
+  serves_ = true;
   store_->ready();
 }
 

@@ -40,7 +40,8 @@ class Keep {
  public:
   explicit Keep(std::unique_ptr<FdStore> store) : store_(std::move(store)) {}
 
-  // The start goes on, and with what; nullptr: as before. For whoever would end a start that hangs.
+  // The start goes on, and with what; nullptr: as before. For whoever would end a start that hangs. Nothing
+  // after ready().
   void starting(const char* what = nullptr);
   void fails(const Error& why) { store_->fails(why.message()); }
 
@@ -149,6 +150,7 @@ class Keep {
   std::unique_ptr<FdStore> store_;
   std::string doing_ = "starts";
   TimePoint said_;
+  bool serves_ = false;
   std::optional<std::vector<FdStore::Named>> taken_;  // by claim()
   UniqueFd claim_;
   std::map<std::uint64_t, UniqueFd> tables_;  // of earlier lives, by number

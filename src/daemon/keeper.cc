@@ -162,9 +162,9 @@ int Keeper::run() {
 
 void Keeper::go(Phase next) {
   using enum Phase;
-  constexpr std::size_t n = static_cast<std::size_t>(kCount);
+  constexpr std::size_t kPhases = static_cast<std::size_t>(kCount);
   // Rows: from; columns: to.
-  constexpr std::array<std::array<bool, n>, n> kEdges = {{
+  constexpr std::array<std::array<bool, kPhases>, kPhases> kEdges = {{
       {false, true, false, false},  // kWaiting
       {true, false, true, true},    // kStarting
       {true, false, false, false},  // kServing
