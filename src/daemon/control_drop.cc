@@ -121,12 +121,11 @@ void Control::begin_unused(Drop& drop) const {
 
 void Control::go_on_unused(Drop& drop) const {
   const bool over = tier_->store().go_on(*drop.unused);
-  ssd::UnusedDrop::Told& telling = drop.unused->told;
   // Their events may come before the end.
-  drop.flushes.insert(drop.flushes.end(), telling.flushes.begin(), telling.flushes.end());
-  telling.flushes.clear();
+  const std::vector<ssd::TransferId> begun = drop.unused->take_flushes();
+  drop.flushes.insert(drop.flushes.end(), begun.begin(), begun.end());
   if (!over) return;
-  const ssd::UnusedDrop::Told told = std::move(telling);
+  const ssd::UnusedDrop::Told told = drop.unused->told();
   drop.unused.reset();
   for (std::size_t i = 0; i < told.of.size(); ++i) {
     drop.dropped[i].records = told.of[i].records;

@@ -49,6 +49,7 @@ void Spaces::let_go(SpaceIndex index) {
   by_digest_.erase(entry);
   space = Space{};
   free_.push_back(index);
+  ++ended_;
 }
 
 void Spaces::let_all_go() {

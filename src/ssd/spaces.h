@@ -41,6 +41,8 @@ class Spaces {
   // Forgets it if nothing names it any more.
   void let_go(SpaceIndex space);
   void let_all_go();  // each of them
+  // Rises when a space is forgotten, whose number another one may have then.
+  std::uint64_t ended() const { return ended_; }
 
   bool known(SpaceIndex space) const { return space.value < spaces_.size() && spaces_[space.value].known; }
   Space& at(SpaceIndex space) { return spaces_[space.value]; }
@@ -57,6 +59,7 @@ class Spaces {
   std::deque<Space> spaces_;  // never move
   std::multimap<model::NamespaceDigest, SpaceIndex> by_digest_;
   std::vector<SpaceIndex> free_;
+  std::uint64_t ended_ = 0;
 };
 
 }  // namespace orbitkv::ssd

@@ -49,7 +49,6 @@ struct Store::Impl {
 
   void condemn(StoredRef ref) { bury(ref, Loss::kCorrupt); }
   bool bury(StoredRef ref, Loss why);
-  bool end_some(UnusedDrop::Found& found, UnusedDrop& drop, std::uint32_t& most);
   void path_failed(PathIndex path);
   void step();
   void close_step();
@@ -236,52 +235,21 @@ UnusedDrop Store::begin_unused(std::span<const model::NamespaceDigest> digests, 
   return {impl_->state, digests, least, run};
 }
 
-// By a tombstone each, as long as there is room for more, and `most` now. One that has been used since
-// it was found stays. False: there are more.
-bool Store::Impl::end_some(UnusedDrop::Found& found, UnusedDrop& drop, std::uint32_t& most) {
-  UnusedDrop::Of& ended = drop.told.of[drop.ending];
-  for (; found.next < found.ends.size() && !tombstones.full(); ++found.next, --most) {
-    if (most == 0) return false;
-    const StoredRef ref = found.ends[found.next];
-    --found.all.records;
-    if (!state.visible(ref) || !state.unused_for(ref.id, drop.least())) continue;
-    ++ended.records;
-    ended.bytes += ByteCount(bytes_of(state.index.at(ref.id)));
-    drop.buried = true;
-    bury(ref, Loss::kUnused);
-  }
-  drop.told.left += found.all.records;
-  return true;
-}
-
 bool Store::go_on(UnusedDrop& drop) {
-  if (!drop.look(impl_->state, impl_->state.config.unused_looks)) return false;
-  std::uint32_t most = impl_->state.config.unused_ends;
-  for (; drop.ending < drop.namespaces(); ++drop.ending) {
-    const std::size_t i = drop.ending;
-    UnusedDrop::Found& found = drop.found(i);
-    if (drop.run() == UnusedRun::kCount) drop.told.of[i] = found.all;
-    if (drop.run() == UnusedRun::kCount || found.all.records == 0) continue;
-    if (drop.whole(impl_->state, i)) {
-      if (const auto whole = drop_space(drop.digest(i)); whole.ok()) {
-        drop.told.of[i] = {whole->records, found.all.bytes};
-        drop.told.flushes.push_back(whole->flushed);
-        continue;
-      }
+  struct Ends final : UnusedDrop::Ends {
+    explicit Ends(Store& of) : store(of) {}
+    Result<Dropped> drop_space(const model::NamespaceDigest& digest) override {
+      return store.drop_space(digest);
     }
-    if (!impl_->end_some(found, drop, most)) return false;
-  }
-  if (drop.told.left > 0)
-    drop.told.why_left =
-        "the store keeps no more ends of single blocks until segments with earlier ones are reclaimed";
-  if (!drop.buried) return true;
-  if (const auto flushed = flush(); flushed.ok()) {
-    drop.told.flushes.push_back(*flushed);
-  } else {
-    drop.told.why_left += (drop.told.why_left.empty() ? "" : "; and ") +
-                          ("what went is not durably gone yet: " + flushed.error().message());
-  }
-  return true;
+    Result<TransferId> flush() override { return store.flush(); }
+    bool bury(StoredRef record) override {
+      if (store.impl_->tombstones.full()) return false;
+      store.impl_->bury(record, Loss::kUnused);
+      return true;
+    }
+    Store& store;
+  } ends(*this);
+  return drop.go_on(impl_->state, ends);
 }
 
 std::vector<SpaceStatus> Store::spaces() const {

@@ -36,11 +36,16 @@ std::uint64_t lost(StoreBed& bed, Loss why) {
   return bed.store().stats().lost[static_cast<std::size_t>(why)];
 }
 
-UnusedDrop::Told drop_unused(StoreBed& bed, std::span<const model::NamespaceDigest> digests, Duration least,
-                             UnusedRun run) {
+struct Done {
+  UnusedDrop::Told told;
+  std::vector<TransferId> flushes;
+};
+Done drop_unused(StoreBed& bed, std::span<const model::NamespaceDigest> digests, Duration least,
+                 UnusedRun run) {
   UnusedDrop drop = bed.store().begin_unused(digests, least, run);
   while (!bed.store().go_on(drop)) continue;
-  return drop.told;
+  EXPECT_TRUE(drop.over());
+  return {drop.told(), drop.take_flushes()};
 }
 
 TEST(StoreDropTest, spaces_list_drop_release) {
@@ -96,15 +101,15 @@ TEST(StoreDropTest, what_nobody_used_goes_for_good) {
   bed.write_blocks(space_a, a, 11, 2);
   ASSERT_NE(bed.read_now(space_a, a, 1), 0u);
   bed.pass(seconds(600));
-  EXPECT_EQ(unused(25, UnusedRun::kCount).of[0].records, 0u);
-  const UnusedDrop::Told counted = unused(15, UnusedRun::kCount);
-  EXPECT_EQ(counted.of[0].records, 9u);
-  EXPECT_EQ(counted.of[0].bytes, ByteCount(9 * kPageBytes));
-  EXPECT_EQ(counted.of[1].records, 5u);
+  EXPECT_EQ(unused(25, UnusedRun::kCount).told.of[0].records, 0u);
+  const Done counted = unused(15, UnusedRun::kCount);
+  EXPECT_EQ(counted.told.of[0].records, 9u);
+  EXPECT_EQ(counted.told.of[0].bytes, ByteCount(9 * kPageBytes));
+  EXPECT_EQ(counted.told.of[1].records, 5u);
   EXPECT_EQ(bed.store().stats().records, 17u) << "counting takes nothing";
-  const UnusedDrop::Told dropped = unused(15, UnusedRun::kDrop);
-  EXPECT_EQ(dropped.of[0].records, 9u);
-  EXPECT_EQ(dropped.left, 0u);
+  const Done dropped = unused(15, UnusedRun::kDrop);
+  EXPECT_EQ(dropped.told.of[0].records, 9u);
+  EXPECT_EQ(dropped.told.left, 0u);
   ASSERT_EQ(dropped.flushes.size(), 2u) << "one namespace as a whole, the other record by record";
   for (const TransferId flushed : dropped.flushes) EXPECT_TRUE(bed.await(flushed).ok);
   EXPECT_EQ(lost(bed, Loss::kUnused), 9u);
@@ -129,7 +134,7 @@ TEST(StoreDropTest, a_drop_by_age_goes_over_turns_and_takes_nothing_that_is_used
   bed.pass(seconds(1200));
   UnusedDrop drop = bed.store().begin_unused(both, seconds(600), UnusedRun::kDrop);
   int walks = 0;
-  for (; !drop.look_is_over(); ++walks) {
+  for (; drop.walks(); ++walks) {
     EXPECT_EQ(bed.store().stats().records, walks < 7 ? 30u : 31u) << "the walk takes nothing";
     ASSERT_FALSE(bed.store().go_on(drop));
     if (walks == 5) {  // found, and read since
@@ -145,11 +150,11 @@ TEST(StoreDropTest, a_drop_by_age_goes_over_turns_and_takes_nothing_that_is_used
     left = now;
   }
   EXPECT_GE(ends, 6) << "19 records, 3 a call";
-  EXPECT_EQ(drop.told.of[0].records, 19u) << "one by one: not all of the namespace is unused";
-  EXPECT_EQ(drop.told.of[1].records, 10u) << "as a whole";
-  EXPECT_EQ(drop.told.left, 0u);
+  EXPECT_EQ(drop.told().of[0].records, 19u) << "one by one: not all of the namespace is unused";
+  EXPECT_EQ(drop.told().of[1].records, 10u) << "as a whole";
+  EXPECT_EQ(drop.told().left, 0u);
   EXPECT_EQ(lost(bed, Loss::kUnused), 19u);
-  for (const TransferId flushed : drop.told.flushes) EXPECT_TRUE(bed.await(flushed).ok);
+  for (const TransferId flushed : drop.take_flushes()) EXPECT_TRUE(bed.await(flushed).ok);
   bed.crash({.seed = 1, .lost_percent = 100});
   bed.start();
   EXPECT_EQ(bed.readable(bed.space(a), a, 1, 21), 2u);
@@ -175,7 +180,7 @@ TEST(StoreDropTest, a_drop_by_age_ends_no_write_that_waits) {
     while (!bed.store().go_on(drop)) continue;
     ASSERT_TRUE(write.ok());
     EXPECT_TRUE(bed.await(*write).ok);
-    EXPECT_EQ(drop.told.of[0].records, 10u);
+    EXPECT_EQ(drop.told().of[0].records, 10u);
     EXPECT_EQ(bed.readable(space, a, 1, 50), 1u);
   }
 }
@@ -197,9 +202,9 @@ TEST(StoreDropTest, a_crash_in_the_middle_of_a_drop_by_age_takes_nothing_that_wa
     UnusedDrop drop = bed.store().begin_unused({&a.digest, 1}, seconds(600), UnusedRun::kDrop);
     for (int i = 0; i < calls; ++i)
       if (bed.store().go_on(drop)) break;
-    const bool over = drop.ending == 1;
+    const bool over = drop.over();
     if (over) {
-      for (const TransferId flushed : drop.told.flushes) EXPECT_TRUE(bed.await(flushed).ok);
+      for (const TransferId flushed : drop.take_flushes()) EXPECT_TRUE(bed.await(flushed).ok);
     }
     const std::uint64_t records = bed.store().stats().records;
     bed.crash({.seed = static_cast<std::uint64_t>(calls), .lost_percent = 50});
@@ -224,10 +229,10 @@ TEST(StoreDropTest, more_unused_records_than_ends_are_kept_are_left) {
   bed.write_blocks(space, a, 1, 8);
   bed.pass(seconds(600));
   bed.write_blocks(space, a, 9, 1);
-  const UnusedDrop::Told dropped = drop_unused(bed, {&a.digest, 1}, seconds(300), UnusedRun::kDrop);
-  EXPECT_EQ(dropped.of[0].records, 5u);
-  EXPECT_EQ(dropped.left, 3u);
-  EXPECT_NE(dropped.why_left, "");
+  const Done dropped = drop_unused(bed, {&a.digest, 1}, seconds(300), UnusedRun::kDrop);
+  EXPECT_EQ(dropped.told.of[0].records, 5u);
+  EXPECT_EQ(dropped.told.left, 3u);
+  EXPECT_NE(dropped.told.why_left, "");
   for (const TransferId flushed : dropped.flushes) EXPECT_TRUE(bed.await(flushed).ok);
   bed.crash({.seed = 1, .lost_percent = 100});
   bed.start();
@@ -244,7 +249,7 @@ TEST(StoreDropTest, what_was_found_at_the_start_counts_as_used_then) {
   bed.close();
   bed.start();
   const auto unused = [&] {
-    return drop_unused(bed, {&digest, 1}, seconds(120), UnusedRun::kCount).of[0].records;
+    return drop_unused(bed, {&digest, 1}, seconds(120), UnusedRun::kCount).told.of[0].records;
   };
   EXPECT_EQ(unused(), 0u);
   bed.pass(seconds(110));
@@ -321,12 +326,12 @@ TEST(StoreDropTest, every_reason_why_something_is_left_is_told) {
   bed.pass(seconds(600));
   bed.write_blocks(space, a, 9, 1);  // so that it cannot go whole
   while (bed.store().flush().ok()) continue;
-  const UnusedDrop::Told dropped = drop_unused(bed, {&a.digest, 1}, seconds(300), UnusedRun::kDrop);
-  EXPECT_EQ(dropped.left, 3u);
+  const Done dropped = drop_unused(bed, {&a.digest, 1}, seconds(300), UnusedRun::kDrop);
+  EXPECT_EQ(dropped.told.left, 3u);
   EXPECT_TRUE(dropped.flushes.empty());
-  EXPECT_NE(dropped.why_left.find("no more ends"), std::string::npos) << dropped.why_left;
-  EXPECT_NE(dropped.why_left.find("; and what went is not durably gone yet"), std::string::npos)
-      << dropped.why_left;
+  EXPECT_NE(dropped.told.why_left.find("no more ends"), std::string::npos) << dropped.told.why_left;
+  EXPECT_NE(dropped.told.why_left.find("; and what went is not durably gone yet"), std::string::npos)
+      << dropped.told.why_left;
 }
 
 // More namespaces than the superblock lists: the log takes the rest, until their blocks have gone.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/time.h"
@@ -23,43 +24,55 @@ class UnusedDrop {
     ByteCount bytes;
   };
   struct Told {
-    std::vector<Of> of;               // by digest, as asked: found of a count, else ended
-    std::vector<TransferId> flushes;  // with their events it is durably gone
-    std::uint64_t left = 0;           // found, and a bound leaves them
+    std::vector<Of> of;      // by digest, as asked: found of a count, else ended
+    std::uint64_t left = 0;  // found, and a bound leaves them
     std::string why_left;
+  };
+
+  // What the store does for it.
+  class Ends {
+   public:
+    virtual ~Ends() = default;
+    // As Store's.
+    virtual Result<Store::Dropped> drop_space(const model::NamespaceDigest& digest) = 0;
+    virtual Result<TransferId> flush() = 0;
+    // By a tombstone of its own. False: there is room for no more of them, and nothing has changed.
+    virtual bool bury(StoredRef record) = 0;
   };
 
   // Of the records that there are now.
   UnusedDrop(const StoreState& state, std::span<const model::NamespaceDigest> digests, Duration least,
              UnusedRun run);
 
-  // `looks` more records. True: all have been looked at.
-  bool look(StoreState& state, std::uint32_t looks);
-  bool look_is_over() const { return next_ == end_; }
-  std::size_t namespaces() const { return digests_.size(); }
-  const model::NamespaceDigest& digest(std::size_t i) const { return digests_[i]; }
-  UnusedRun run() const { return run_; }
-  Duration least() const { return least_; }
-  // Every record that there is of the namespace was found, none has come or been used since, and none
-  // is being written.
-  bool whole(const StoreState& state, std::size_t i) const;
-
-  struct Found {
-    Of all;
-    std::uint64_t used = 0;       // looked at, and too young
-    std::vector<StoredRef> ends;  // those that may end one by one, of a drop
-    std::size_t next = 0;         // of them
-  };
-  Found& found(std::size_t i) { return found_[i]; }
-  std::size_t ending = 0;  // the namespace whose turn it is
-  bool buried = false;     // single records have ended
-  Told told;
+  // As many records more as the store's config says, looked at or ended. True: it is over.
+  bool go_on(StoreState& state, Ends& ends);
+  bool walks() const { return next_ < end_; }  // it looks at records yet
+  bool over() const { return over_; }
+  // What it has come to so far.
+  const Told& told() const { return told_; }
+  // Begun since the last call: with their events what has gone is durably so.
+  std::vector<TransferId> take_flushes() { return std::exchange(flushes_, {}); }
 
  private:
   struct Asked {
     SpaceIndex space;
     std::size_t of = 0;
   };
+  struct Found {
+    Of all;
+    std::uint64_t used = 0;       // looked at, and too young
+    std::vector<StoredRef> ends;  // those that may end one by one, of a drop
+    std::size_t next = 0;         // of them
+  };
+  static constexpr std::size_t kNobody = ~std::size_t{0};
+
+  void renew_table(const StoreState& state);
+  void look(StoreState& state);
+  void look_at(StoreState& state, StoredId id);
+  bool whole(const StoreState& state, std::size_t i) const;
+  bool end_one(StoreState& state, Ends& ends, std::uint32_t& most);
+  bool end_some(StoreState& state, Ends& ends, std::uint32_t& most);
+  void finish(Ends& ends);
 
   std::vector<model::NamespaceDigest> digests_;
   Duration least_;
@@ -67,7 +80,14 @@ class UnusedDrop {
   std::uint32_t next_ = 0, end_;  // records
   std::uint64_t uses_;            // of the store, when it began
   std::vector<Asked> asked_;
+  std::vector<std::size_t> table_;  // by space: of which digest it is, or kNobody
+  std::uint64_t table_of_ = 0;      // Spaces::ended() when it was filled
   std::vector<Found> found_;
+  std::size_t ending_ = 0;  // the namespace whose turn it is
+  bool buried_ = false;     // single records have ended
+  bool over_ = false;
+  std::vector<TransferId> flushes_;
+  Told told_;
 };
 
 }  // namespace orbitkv::ssd
