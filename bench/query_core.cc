@@ -28,6 +28,7 @@ class Instant : public cache::Ports {
   Revoke revoke(const cache::OperationKey&, const Error&) override { return Revoke::kRevoked; }
   void fail(const cache::OperationKey&, const Error&) override {}
   void reap(const cache::OperationKey&) override {}
+  void drop(const cache::OperationKey&, const Dropped&) override {}
 };
 
 model::RankRegistration rank_of(std::uint32_t engine) {

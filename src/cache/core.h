@@ -67,7 +67,7 @@ class Ports {
     std::uint32_t blocks = 0;  // that found no memory
     bool being_made = false;   // there is none yet
   };
-  virtual void drop(const OperationKey&, const Dropped&) {}
+  virtual void drop(const OperationKey& op, const Dropped& dropped) = 0;
 };
 
 inline constexpr std::uint64_t kPoolsInQueryBudget = 4;

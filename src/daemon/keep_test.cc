@@ -21,6 +21,7 @@ class NoPorts final : public cache::Ports {
   Revoke revoke(const cache::OperationKey&, const Error&) override { return Revoke::kRevoked; }
   void fail(const cache::OperationKey&, const Error&) override {}
   void reap(const cache::OperationKey&) override {}
+  void drop(const cache::OperationKey&, const Dropped&) override {}
 };
 
 struct Life {

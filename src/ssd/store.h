@@ -204,10 +204,10 @@ class Store {
   Result<Dropped> drop_space(const model::NamespaceDigest& digest);
   // Records of these namespaces that have been neither read nor written for so long, those of an
   // earlier life since this one began; one is counted from the minute of its use on. They end as
-  // those of drop_space() do, with the events of its flushes.
+  // those of drop_space() do, with the events of `told.flushes`.
   UnusedDrop begin_unused(std::span<const model::NamespaceDigest> digests, Duration unused,
                           UnusedRun run) const;
-  // Bounded work for it. True: it is over.
+  // Bounded work for it. True: it is over, and `told` says what it did.
   bool go_on(UnusedDrop& drop);
   std::vector<SpaceStatus> spaces() const;
   Result<TransferId> flush();
