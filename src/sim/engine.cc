@@ -145,6 +145,8 @@ bool Engine::idle() const {
 std::optional<std::string> Engine::overdue() const {
   for (const Process* process : processes())
     if (auto why = process->overdue()) return why;
+  for (const auto& claim : claims_)
+    if (auto why = claim->overdue()) return why;
   return std::nullopt;
 }
 

@@ -301,7 +301,7 @@ void GroupClaim::look() {
 }
 
 void GroupClaim::schedule_tick() {
-  if (finished_) return;
+  if (finished_ || world_.plant() == Plant::kTimelessClaim) return;
   const TimePoint due = std::max(coordinator_->next_due(world_.now()), world_.now() + microseconds(100));
   if (next_tick_ > world_.now() && next_tick_ <= due) return;
   next_tick_ = due;
@@ -310,12 +310,15 @@ void GroupClaim::schedule_tick() {
   });
 }
 
+std::optional<std::string> GroupClaim::overdue() const {
+  const TimePoint most = begun_ + times_.wait + times_.hold + times_.close + kSlack;
+  if (finished_ || !alive() || world_.now() <= most + (world_.delays() - delays_)) return std::nullopt;
+  return "a claim of engine " + std::to_string(members_[0].engine->number()) + " has not ended in its times";
+}
+
 // An engine whose process has died tells of all its ranks that have not told.
 void GroupClaim::tick() {
   next_tick_ = {};
-  const TimePoint most = begun_ + times_.wait + times_.hold + times_.close + kSlack;
-  if (world_.now() > most + (world_.delays() - delays_))
-    return world_.fail("waits", "a claim has not ended in its times");
   for (std::uint32_t seat = 0; seat < members_.size() && told_; ++seat) {
     if (there(members_[seat])) continue;
     for (std::uint16_t rank = 0; rank < members_[seat].engine->ranks(); ++rank) report(seat, rank, false);
@@ -329,7 +332,24 @@ void GroupClaim::tell() {
   if (!alive() || coordinator_->phase() != client::Coordinator::Phase::kHolding) return;
   const auto leases = coordinator_->take_leases();
   told_ = true;
-  for (std::uint32_t seat = 0; seat < members_.size(); ++seat) restore(seat, leases[seat]);
+  for (const auto& of_one : leases) check_common(of_one, leases[0]);
+  for (std::uint32_t seat = 0; seat < members_.size() && !world_.failed(); ++seat)
+    restore(seat, leases[seat]);
+}
+
+// What all of them restore is the same part of the list, group by group.
+void GroupClaim::check_common(const std::vector<wire::TicketLease>& leases,
+                              const std::vector<wire::TicketLease>& others) {
+  if (leases.size() != wanted_.ranges.size() || leases.size() != others.size())
+    return fail("a claim has not one lease a group");
+  for (std::size_t i = 0; i < leases.size(); ++i) {
+    const Range& range = wanted_.ranges[i];
+    if (leases[i].group != members_[0].engine->group_id(range.group) ||
+        leases[i].blocks > range.blocks.size())
+      return fail("a claim leases other blocks than were asked for");
+    if (leases[i].blocks != others[i].blocks)
+      return fail("a claim leases more of one engine than of another");
+  }
 }
 
 void GroupClaim::restore(std::uint32_t seat, const std::vector<wire::TicketLease>& leases) {
@@ -345,9 +365,7 @@ void GroupClaim::restore(std::uint32_t seat, const std::vector<wire::TicketLease
     ranks.push_back(rank);
   }
   for (std::size_t i = 0; i < leases.size(); ++i) {
-    Range range = wanted_.ranges[wanted_.kind == wire::InterestKind::kPrefix ? 0 : i];
-    if (leases[i].group != member.engine->group_id(range.group) || leases[i].blocks > range.blocks.size())
-      return fail("a claim leases other blocks than were asked for");
+    Range range = wanted_.ranges[i];
     range.blocks.resize(leases[i].blocks);
     member.engine->restore_claimed(
         {leases[i].lease, range.group, range.blocks, ranks},

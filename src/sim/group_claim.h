@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,8 @@ class GroupClaim : public std::enable_shared_from_this<GroupClaim> {
   void meddle(std::uint64_t word);
   // Its outcome is known, and no rank may be copying.
   bool over() const;
+  // It ought to have ended.
+  std::optional<std::string> overdue() const;
 
  private:
   struct Rank {
@@ -76,6 +79,8 @@ class GroupClaim : public std::enable_shared_from_this<GroupClaim> {
   void schedule_tick();
   void tick();
   void tell();
+  void check_common(const std::vector<wire::TicketLease>& leases,
+                    const std::vector<wire::TicketLease>& others);
   void restore(std::uint32_t seat, const std::vector<wire::TicketLease>& leases);
   void on_rank(std::uint32_t seat, std::uint16_t rank, bool success, const std::string& message);
   void report(std::uint32_t seat, std::uint16_t rank, bool success);

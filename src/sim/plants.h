@@ -19,6 +19,7 @@ enum class Plant : std::uint8_t {
   kLongWait,        // the Manager lets queries wait longer than it was told to
   kShortClaim,      // a carrier claims one block less, and says that all were claimed
   kSwallowedClose,  // a carrier answers a close itself
+  kTimelessClaim,   // a claim's engine has no clock
   kUnheardDeath,    // the Manager is not told that a process has ended
   kHastyUnmap,      // a client lets go of a slab that its copies use
   kCutReply,        // replies lose their last byte
