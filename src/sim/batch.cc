@@ -29,11 +29,19 @@ void put(char* out, std::size_t room, const std::string& text) {
   std::memcpy(out, text.data(), std::min(text.size(), room - 1));
 }
 
-[[noreturn]] void work(const Batch& batch, int out, std::uint8_t* reached) {
+struct Worker {
+  pid_t process = -1;
+  int results = -1;  // where they are read
+};
+
+// Seeds from `first` on, in steps of the batch's jobs.
+[[noreturn]] void work(const Batch& batch, std::uint64_t first, int out, std::uint32_t* reached) {
   ::signal(SIGINT, SIG_IGN);  // the parent ends with the seed at hand
-  for (std::uint64_t seed = batch.first; seed < batch.first + batch.count; ++seed) {
+  std::vector<std::uint32_t> inherited(all_cells().size());
+  count_reached(inherited.data());
+  for (std::uint64_t seed = first; seed < batch.first + batch.count; seed += batch.jobs) {
     const Outcome outcome = run_seed(seed, batch.run);
-    add_reached(reached);
+    count_reached(reached);
     Line line{seed, outcome.operations, outcome.events, outcome.digest, {}, {}};
     put(line.checker, sizeof line.checker, outcome.finding ? outcome.finding->checker : "");
     put(line.text, sizeof line.text, outcome.finding ? outcome.finding->text : "");
@@ -49,51 +57,80 @@ std::string how_it_ended(int status) {
                      WTERMSIG(status), name ? name : "?");
 }
 
-// A process works through the batch until it ends or is stopped. Returns the next seed.
-std::uint64_t run_worker(const Batch& batch, std::uint8_t* reached,
-                         const std::function<bool(const SeedResult&)>& each, bool& go_on) {
-  int ends[2];
-  ORBITKV_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "a pipe");
-  const pid_t child = ::fork();
-  ORBITKV_CHECK(child >= 0, "a process for the seeds");
-  if (child == 0) work(batch, ends[1], reached);
-  ::close(ends[1]);
-  std::uint64_t next = batch.first;
-  Line line;
-  while (go_on) {
-    const ssize_t n = ::read(ends[0], &line, sizeof line);
-    if (n < 0 && errno == EINTR) continue;
-    if (n != static_cast<ssize_t>(sizeof line)) break;
-    next = line.seed + 1;
-    go_on = each({line.seed, line.operations, line.events, line.digest, line.checker, line.text});
+// Processes that work through the batch, seed after seed in turns, each with cells of its own.
+class Workers {
+ public:
+  Workers(const Batch& batch, std::uint32_t* reached)
+      : batch_(batch), reached_(reached), all_(std::min<std::uint64_t>(batch.jobs, batch.count)) {
+    for (std::uint64_t i = 0; i < all_.size(); ++i) start(all_[i], batch_.first + i);
   }
-  ::close(ends[0]);
-  if (!go_on) ::kill(child, SIGKILL);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  const bool fine = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  if (!fine && go_on && next < batch.first + batch.count)
-    go_on = each({next++, 0, 0, 0, "stopped", how_it_ended(status)});
-  return next;
-}
+  ~Workers() {
+    for (Worker& worker : all_) {
+      if (worker.process < 0) continue;
+      ::kill(worker.process, SIGKILL);
+      end(worker);
+    }
+  }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  // Of this seed, when it has run; seeds are asked for in their order.
+  SeedResult result(std::uint64_t seed) {
+    Worker& worker = all_[(seed - batch_.first) % batch_.jobs];
+    Line line;
+    ssize_t n = -1;
+    do n = ::read(worker.results, &line, sizeof line);
+    while (n < 0 && errno == EINTR);
+    if (n == static_cast<ssize_t>(sizeof line))
+      return {line.seed, line.operations, line.events, line.digest, line.checker, line.text};
+    const std::string how = how_it_ended(end(worker));
+    if (batch_.jobs < batch_.first + batch_.count - seed) start(worker, seed + batch_.jobs);
+    return {seed, 0, 0, 0, "stopped", how};
+  }
+
+ private:
+  void start(Worker& worker, std::uint64_t first) {
+    int ends[2];
+    ORBITKV_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "a pipe");
+    worker.process = ::fork();
+    ORBITKV_CHECK(worker.process >= 0, "a process for the seeds");
+    if (worker.process == 0) {
+      for (const Worker& other : all_) ::close(other.results);
+      ::close(ends[0]);
+      work(batch_, first, ends[1], reached_ + (first - batch_.first) % batch_.jobs * all_cells().size());
+    }
+    ::close(ends[1]);
+    worker.results = ends[0];
+  }
+  static int end(Worker& worker) {
+    ::close(worker.results);
+    int status = 0;
+    ::waitpid(worker.process, &status, 0);
+    worker = {};
+    return status;
+  }
+
+  const Batch batch_;
+  std::uint32_t* const reached_;
+  std::vector<Worker> all_;
+};
 
 }  // namespace
 
-void run_batch(const Batch& batch, std::vector<std::uint8_t>& reached,
+void run_batch(const Batch& batch, std::vector<std::uint32_t>& reached,
                const std::function<bool(const SeedResult&)>& each) {
-  const std::size_t cells = all_cells().size();
-  void* shared = ::mmap(nullptr, cells, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const std::size_t cells = all_cells().size(), all = cells * batch.jobs;
+  void* shared =
+      ::mmap(nullptr, all * sizeof reached[0], PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ORBITKV_CHECK(shared != MAP_FAILED, "memory for the cells");
-  auto* bytes = static_cast<std::uint8_t*>(shared);
-  Batch left = batch;
-  const std::uint64_t end = batch.first + batch.count;
-  for (bool go_on = true; go_on && left.first < end;) {
-    left.count = end - left.first;
-    left.first = run_worker(left, bytes, each, go_on);
+  auto* counts = static_cast<std::uint32_t*>(shared);
+  {
+    Workers workers(batch, counts);
+    for (std::uint64_t i = 0; i < batch.count && each(workers.result(batch.first + i)); ++i) continue;
   }
   reached.resize(cells);
-  for (std::size_t i = 0; i < cells; ++i) reached[i] |= bytes[i];
-  ::munmap(shared, cells);
+  for (std::size_t i = 0; i < all; ++i) reached[i % cells] += counts[i];
+  ::munmap(shared, all * sizeof reached[0]);
 }
 
 }  // namespace orbitkv::sim

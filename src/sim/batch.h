@@ -1,5 +1,5 @@
-// Many seeds, one after the other, in a process of their own, so that a check that stops
-// it is a finding of its seed and the rest still runs. One thread.
+// Many seeds, in processes of their own, so that a check that stops one is a finding of its seed
+// and the rest still runs. One thread a process.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,12 @@ struct SeedResult {
 struct Batch {
   std::uint64_t first = 1, count = 1;
   RunOptions run;
+  std::uint32_t jobs = 1;  // processes at once; what comes of the seeds does not depend on it
 };
 
-// Calls `each` with every seed's result, in order; false ends it. `reached`: a byte a cell of
-// all_cells(), added to.
-void run_batch(const Batch& batch, std::vector<std::uint8_t>& reached,
+// Calls `each` with every seed's result, in order; false ends it. `reached`: for each of all_cells()
+// how many seeds have reached it, added to.
+void run_batch(const Batch& batch, std::vector<std::uint32_t>& reached,
                const std::function<bool(const SeedResult&)>& each);
 
 }  // namespace orbitkv::sim

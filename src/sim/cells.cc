@@ -1,5 +1,6 @@
 #include "sim/cells.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
@@ -117,29 +118,31 @@ const char* why_unreachable(const Cell& cell) {
 }
 
 // States in which a machine can be met between two events.
-struct Met {
+struct Meetable {
   const char* machine;
   const char* state;
+  std::uint32_t aims = 1;  // at it, in relation to the others: the rarer, the more
 };
-constexpr Met kMet[] = {
-    {"session", "open"},        {"session", "stalled"},     {"session", "closing"},
-    {"publish", "waiting"},     {"publish", "reserved"},    {"publish", "granted"},
-    {"publish", "claimed"},     {"publish", "orphaned"},    {"restore", "awaiting"},
-    {"restore", "pinned"},      {"restore", "granted"},     {"restore", "claimed"},
-    {"restore", "orphaned"},    {"image", "lent"},          {"image", "sealed"},
-    {"image", "dropped"},       {"image", "loading"},       {"image", "load_failed"},
-    {"load", "queued"},         {"load", "submitted"},      {"lease", "collecting"},
-    {"lease", "waiting"},       {"lease", "taking"},        {"lease", "loading"},
+constexpr Meetable kMet[] = {
+    {"session", "open"},        {"session", "stalled", 2},  {"session", "closing", 2},
+    {"publish", "waiting"},     {"publish", "reserved", 3}, {"publish", "granted"},
+    {"publish", "claimed"},     {"publish", "orphaned", 2}, {"restore", "awaiting", 5},
+    {"restore", "pinned", 4},   {"restore", "granted"},     {"restore", "claimed", 2},
+    {"restore", "orphaned", 5}, {"image", "lent"},          {"image", "sealed"},
+    {"image", "dropped"},       {"image", "loading"},       {"image", "load_failed", 6},
+    {"load", "queued", 3},      {"load", "submitted"},      {"lease", "collecting"},
+    {"lease", "waiting"},       {"lease", "taking", 4},     {"lease", "loading"},
     {"lease", "ready"},         {"lease", "consuming"},     {"lease", "missed"},
-    {"recovery", "collecting"}, {"recovery", "waiting"},    {"recovery", "taking"},
-    {"recovery", "loading"},    {"recovery", "ready"},      {"recovery", "missed"},
-    {"retire", "grants"},       {"interest", "collecting"}, {"interest", "acquiring"},
-    {"interest", "acquired"},   {"interest", "claimed"},    {"retire", "claims"},
-    {"retire", "device"},       {"record", "reserved"},     {"record", "preparing"},
+    {"recovery", "collecting"}, {"recovery", "waiting"},    {"recovery", "taking", 2},
+    {"recovery", "loading", 2}, {"recovery", "ready"},      {"recovery", "missed"},
+    {"retire", "grants", 6},    {"interest", "collecting"}, {"interest", "acquiring"},
+    {"interest", "acquired"},   {"interest", "claimed"},    {"retire", "claims", 2},
+    {"retire", "device", 2},    {"record", "reserved"},     {"record", "preparing"},
     {"record", "granted"},      {"record", "active"},       {"record", "drained"},
-    {"record", "reaped"},       {"record", "failed"},       {"record", "revoked"},
+    {"record", "reaped"},       {"record", "failed"},       {"record", "revoked", 2},
     {"record", "acknowledged"},
 };
+static_assert(std::size(kMet) <= kMostMet);
 // Who meets a state: faults, by their kinds, and retirements, by their states.
 constexpr std::size_t kMeeters = kActionKinds + kRetireStates.size();
 std::array<std::array<bool, std::size(kMet)>, kMeeters> g_met{};
@@ -162,41 +165,28 @@ Places places_of(const char* machine, const Names& names) {
 }
 
 template <class Counts>
-void mark_machine(std::size_t meeter, const Places& places, const Counts& counts) {
+void see_machine(Met& met, const Places& places, const Counts& counts) {
   for (std::size_t i = 0; i < counts.size(); ++i)
-    if (counts[i] != 0 && places[i] < std::size(kMet)) g_met[meeter][places[i]] = true;
+    if (counts[i] != 0 && places[i] < std::size(kMet)) met.set(places[i]);
 }
 
-void mark_all(std::size_t meeter, const cache::Census& census) {
-  static const Places sessions = places_of("session", kSessionStates);
-  static const Places publishes = places_of("publish", kPublishStates);
-  static const Places restores = places_of("restore", kRestoreStates);
-  static const Places images = places_of("image", kImageStates), loads = places_of("load", kLoadStates);
-  static const Places leases = places_of("lease", kLeaseStates);
-  static const Places recoveries = places_of("recovery", kRecoveryStates);
-  static const Places interests = places_of("interest", kInterestStates);
-  mark_machine(meeter, sessions, census.sessions);
-  mark_machine(meeter, publishes, census.publishes);
-  mark_machine(meeter, restores, census.restores);
-  mark_machine(meeter, images, census.images);
-  mark_machine(meeter, loads, census.loads);
-  mark_machine(meeter, leases, census.leases);
-  mark_machine(meeter, recoveries, census.recoveries);
-  mark_machine(meeter, interests, census.interests);
+void mark_met(std::size_t meeter, const Met& met) {
+  for (std::size_t m = 0; m < std::size(kMet); ++m)
+    if (met.test(m)) g_met[meeter][m] = true;
 }
 
 std::array<bool, kKeptLenders.size()> g_lenders{};
 std::array<bool, shm::kRecordStates> g_lent_records{};
 std::array<std::array<bool, kDropped.size()>, 2> g_dropped{};
 
-// Calls each(row, column, passed) for every legal cell of a table.
+// Calls each(row, column, mark) for every legal cell of a table.
 template <class State, class Event, class Rows, class Columns, class Each>
 void each_cell(const Rows& rows, const Columns& columns, Each each) {
   using daemon::next;
   for (std::size_t s = 0; s < rows.size(); ++s) {
     for (std::size_t e = 0; e < columns.size(); ++e) {
       if (next(static_cast<State>(s), static_cast<Event>(e)) == State::kIllegal) continue;
-      each(rows[s], columns[e], Passed<State, Event>::cells[s * columns.size() + e].load());
+      each(rows[s], columns[e], Passed<State, Event>::cells[s * columns.size() + e]);
     }
   }
 }
@@ -221,7 +211,7 @@ void each_seat_cell(Each each) {
   for (std::size_t s = 0; s < kSeatStates.size(); ++s)
     for (std::size_t e = 0; e < kSeatEvents.size(); ++e)
       if (client::next(static_cast<SeatState>(s), static_cast<SeatEvent>(e)) != SeatState::kIllegal)
-        each("coordinator", kSeatStates[s], kSeatEvents[e], client::passed_seat_cells()[s][e].load());
+        each("coordinator", kSeatStates[s], kSeatEvents[e], client::passed_seat_cells()[s][e]);
 }
 
 template <class Each>
@@ -229,15 +219,14 @@ void each_slab_edge(Each each) {
   for (std::size_t from = 0; from < kSlabStates.size(); ++from)
     for (std::size_t to = 0; to < kSlabStates.size(); ++to)
       if (mem::detail::kSlabEdges[from][to] != mem::SlabEdge::kNone)
-        each("slab", kSlabStates[from], kSlabStates[to], mem::passed_slab_edges()[from][to].load());
+        each("slab", kSlabStates[from], kSlabStates[to], mem::passed_slab_edges()[from][to]);
 }
 
 template <class Each>
 void each_cell_of_all(Each each) {
   const auto in = [&](const char* table) {
-    return [&each, table](const char* row, const char* column, bool passed) {
-      each(table, row, column, passed);
-    };
+    return
+        [&each, table](const char* row, const char* column, auto& mark) { each(table, row, column, mark); };
   };
   each_cell<SessionState, SessionEvent>(kSessionStates, kSessionEvents, in("session"));
   each_cell<PublishState, PublishEvent>(kPublishStates, kPublishEvents, in("publish"));
@@ -256,7 +245,7 @@ void each_cell_of_all(Each each) {
   each_drop(each);
   for (const shm::RecordEdge& edge : shm::kRecordEdges) {
     const auto from = static_cast<std::size_t>(edge.from), to = static_cast<std::size_t>(edge.to);
-    each("record", kRecordStateNames[from], kRecordStateNames[to], shm::passed_edges()[from][to].load());
+    each("record", kRecordStateNames[from], kRecordStateNames[to], shm::passed_edges()[from][to]);
   }
   const auto meets = [&](const char* table, const char* row, std::size_t meeter) {
     for (std::size_t m = 0; m < std::size(kMet); ++m) {
@@ -280,7 +269,7 @@ void each_cell_of_all(Each each) {
 const std::vector<Cell>& all_cells() {
   static const std::vector<Cell> cells = [] {
     std::vector<Cell> made;
-    each_cell_of_all([&](const char* table, const char* row, const char* column, bool) {
+    each_cell_of_all([&](const char* table, const char* row, const char* column, const auto&) {
       made.push_back({table, row, column, nullptr});
       made.back().unreachable = why_unreachable(made.back());
     });
@@ -289,22 +278,55 @@ const std::vector<Cell>& all_cells() {
   return cells;
 }
 
-void add_reached(std::uint8_t* out) {
-  each_cell_of_all([&](const char*, const char*, const char*, bool passed) { *out++ |= passed ? 1 : 0; });
+void count_reached(std::uint32_t* counts) {
+  each_cell_of_all([&](const char*, const char*, const char*, auto& mark) {
+    if (mark) ++*counts;
+    mark = false;
+    ++counts;
+  });
 }
 
-void mark_fault(ActionKind fault, const cache::Census& census) {
-  const auto meeter = static_cast<std::size_t>(fault);
-  mark_all(meeter, census);
+std::size_t state_to_meet(std::uint64_t word) {
+  constexpr std::uint64_t kAims = [] {
+    std::uint64_t sum = 0;
+    for (const Meetable& each : kMet) sum += each.aims;
+    return sum;
+  }();
+  std::uint64_t at = word % kAims;
+  std::size_t place = 0;
+  while (at >= kMet[place].aims) at -= kMet[place++].aims;
+  return place;
+}
+
+void see(Met& met, const cache::Census& census) {
+  static const Places sessions = places_of("session", kSessionStates);
+  static const Places publishes = places_of("publish", kPublishStates);
+  static const Places restores = places_of("restore", kRestoreStates);
+  static const Places images = places_of("image", kImageStates), loads = places_of("load", kLoadStates);
+  static const Places leases = places_of("lease", kLeaseStates);
+  static const Places recoveries = places_of("recovery", kRecoveryStates);
+  static const Places interests = places_of("interest", kInterestStates);
   static const Places retirements = places_of("retire", kRetireStates);
+  see_machine(met, sessions, census.sessions);
+  see_machine(met, publishes, census.publishes);
+  see_machine(met, restores, census.restores);
+  see_machine(met, images, census.images);
+  see_machine(met, loads, census.loads);
+  see_machine(met, leases, census.leases);
+  see_machine(met, recoveries, census.recoveries);
+  see_machine(met, interests, census.interests);
   const std::size_t retire = retirements[static_cast<std::size_t>(census.retire)];
-  if (retire < std::size(kMet)) g_met[meeter][retire] = true;
+  if (retire < std::size(kMet)) met.set(retire);
 }
 
-void mark_fault(ActionKind fault, shm::RecordState state) {
+void see(Met& met, shm::RecordState state) {
   static const Places records = places_of("record", kRecordStateNames);
   const std::size_t place = records[static_cast<std::size_t>(state)];
-  if (place < std::size(kMet)) g_met[static_cast<std::size_t>(fault)][place] = true;
+  if (place < std::size(kMet)) met.set(place);
+}
+
+void mark_fault(ActionKind fault, const Met& met) {
+  mark_met(static_cast<std::size_t>(fault), met);
 }
 
 void mark_kept(KeptLender lender) {
@@ -320,33 +342,39 @@ void mark_drop(bool aged, Dropped what) {
 }
 
 void mark_retirement(cache::RetireState state, const cache::Census& census) {
-  mark_all(kActionKinds + static_cast<std::size_t>(state), census);
+  Met met;
+  see(met, census);
+  mark_met(kActionKinds + static_cast<std::size_t>(state), met);
 }
 
-Coverage coverage_of(const std::uint8_t* reached) {
+Coverage coverage_of(const std::uint32_t* counts) {
   Coverage out;
   for (std::size_t i = 0; i < all_cells().size(); ++i) {
     const Cell& cell = all_cells()[i];
     const std::string name = cell.table + " " + cell.row + " x " + cell.column;
     if (cell.unreachable) {
-      if (reached[i]) out.impossible.push_back(name);
+      if (counts[i] > 0) out.impossible.push_back(name);
       continue;
     }
     ++out.cells;
-    out.reached += reached[i];
-    if (!reached[i]) out.missing.push_back(name);
+    if (counts[i] == 0)
+      out.missing.push_back(name);
+    else
+      out.reached.push_back({counts[i], name});
   }
+  std::stable_sort(out.reached.begin(), out.reached.end(),
+                   [](const auto& a, const auto& b) { return a.runs < b.runs; });
   return out;
 }
 
-std::string table_text(const std::uint8_t* reached) {
+std::string table_text(const std::uint32_t* counts) {
   std::string text, row;
   for (std::size_t i = 0; i < all_cells().size(); ++i) {
     const Cell& cell = all_cells()[i];
     const std::string name = cell.table + " " + cell.row;
     if (name != row) text += (row.empty() ? "" : "\n") + name + ":";
     row = name;
-    text += " " + cell.column + (cell.unreachable ? "(never)" : reached[i] ? "" : "(-)");
+    text += " " + cell.column + (cell.unreachable ? "(never)" : counts[i] > 0 ? "" : "(-)");
   }
   return text + "\n";
 }

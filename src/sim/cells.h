@@ -4,6 +4,7 @@
 // Process-wide; one thread.
 #pragma once
 
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -22,13 +23,19 @@ struct Cell {
 
 // All cells, in a fixed order.
 const std::vector<Cell>& all_cells();
-// One byte a cell of all_cells(): what this process has reached so far, on top of what stands
-// there. `out` has all_cells().size() bytes.
-void add_reached(std::uint8_t* out);
+// One more for each cell that this process has reached since it was last asked. `counts` has
+// all_cells().size() elements.
+void count_reached(std::uint32_t* counts);
 
+// Which states of machines there are, of those that can be met between two events.
+inline constexpr std::size_t kMostMet = 64;
+using Met = std::bitset<kMostMet>;
+// One of them, drawn by the word: the rarer ones more often.
+std::size_t state_to_meet(std::uint64_t word);
+void see(Met& met, const cache::Census& census);
+void see(Met& met, shm::RecordState state);
 // A fault meets whatever there is now.
-void mark_fault(ActionKind fault, const cache::Census& census);
-void mark_fault(ActionKind fault, shm::RecordState state);
+void mark_fault(ActionKind fault, const Met& met);
 // What those were who had been lent something when a Manager found it: the state of their record,
 // or why there is none.
 enum class KeptLender : std::uint8_t { kDevice, kUnheard, kWrong, kLater, kCount };
@@ -41,12 +48,18 @@ void mark_drop(bool aged, Dropped what);
 void mark_retirement(cache::RetireState state, const cache::Census& census);
 
 struct Coverage {
-  std::size_t cells = 0, reached = 0;   // of those that can be reached
-  std::vector<std::string> missing;     // not reached
+  struct Reached {
+    std::uint32_t runs = 0;
+    std::string cell;
+  };
+  std::size_t cells = 0;                // that can be reached
+  std::vector<Reached> reached;         // of them, the rarest first
+  std::vector<std::string> missing;     // of them
   std::vector<std::string> impossible;  // reached though listed as unreachable
 };
-Coverage coverage_of(const std::uint8_t* reached);
+// `counts`: runs that have reached each.
+Coverage coverage_of(const std::uint32_t* counts);
 // The tables, one line a row.
-std::string table_text(const std::uint8_t* reached);
+std::string table_text(const std::uint32_t* counts);
 
 }  // namespace orbitkv::sim

@@ -6,6 +6,8 @@ namespace orbitkv::sim {
 namespace {
 
 constexpr ByteCount kPage{4096};
+// Slabs retire without them, where claims are not waited for so long.
+constexpr DurationRange kSlowCopies{milliseconds(1), milliseconds(50)};
 
 DurationRange range_us(std::int64_t least, std::int64_t most) {
   return {microseconds(least), microseconds(most)};
@@ -48,6 +50,7 @@ void draw_engines(Random& random, Config& config) {
     engine.space = static_cast<std::uint32_t>(random.below(config.spaces.size()));
     engine.pages = static_cast<std::uint32_t>(random.between(16, 64));
     engine.one_process = config.spaces[engine.space].world == 1 && random.percent(50);
+    engine.early = random.percent(60);
     config.engines.push_back(engine);
   }
 }
@@ -68,9 +71,9 @@ void draw_limits(Random& random, Config& config) {
 
 void draw_crowding(Random& random, Config& config) {
   config.bank_bytes =
-      random.percent(30) ? random.one_of<std::uint32_t>({1024, 1536, 4096}) : limits::kPlanBankBytes;
+      random.percent(45) ? random.one_of<std::uint32_t>({1024, 1536, 4096}) : limits::kPlanBankBytes;
   config.core.reply_ttl = random.percent(20) ? milliseconds(100) : seconds(5);
-  config.core.turn_hashes = random.one_of<std::uint32_t>({1, 3, limits::kLookUpsPerTurn});
+  config.core.turn_hashes = random.one_of<std::uint32_t>({1, 1, 3, limits::kLookUpsPerTurn});
 }
 
 // Often less than the pool, at times less than one list.
@@ -106,11 +109,11 @@ void draw_stalls(Random& random, Config& config) {
 }
 
 void draw_ssd(Random& random, Config& config) {
-  config.ssd.on = random.percent(50);
+  config.ssd.on = random.percent(60);
   config.ssd.paths = static_cast<std::uint32_t>(random.between(1, 2));
   config.ssd.segments = static_cast<std::uint32_t>(random.between(13, 20));
   config.ssd.segment = limits::kSegmentBytesLeast;
-  config.ssd.latency = random.percent(70) ? range_us(20, 300) : range_us(100, 20'000);
+  config.ssd.latency = random.percent(60) ? range_us(20, 300) : range_us(100, 20'000);
   config.ssd.depth = static_cast<std::uint32_t>(random.between(1, 16));
   config.ssd.policy = static_cast<std::uint32_t>(random.below(3));
   config.ssd.flush = milliseconds(static_cast<std::int64_t>(random.between(2, 500)));
@@ -120,7 +123,7 @@ void draw_ssd(Random& random, Config& config) {
 
 // Lives follow each other more often where one leaves something to the next.
 void draw_keep(Random& random, Config& config) {
-  config.keep.on = random.percent(30);
+  config.keep.on = random.percent(40);
   config.keep.letter = random.percent(50) ? range_us(1, 100) : range_us(100, 20'000);
   config.restart = range_us(1000, 400'000);
   if (!config.keep.on) return;
@@ -137,6 +140,7 @@ void draw_times(Random& random, Config& config) {
   config.wake = range_us(1, 30);
   config.turn = range_us(1, 20);
   config.copy = random.percent(70) ? range_us(1, 20) : range_us(10, 500);
+  if (random.percent(15)) config.copy = kSlowCopies;
   config.frame = range_us(5, 200);
   config.sleeps = random.percent(70);
 }
@@ -149,10 +153,11 @@ void draw_weights(Random& random, Config& config) {
     std::uint32_t weight = info.weight;
     if (info.fault && mood < 2) weight = 0;
     if (info.fault && mood < 6 && random.percent(70)) weight = 0;
-    if (info.fault && mood == 9) weight *= 4;
+    if (info.fault && mood == 9 && !info.kept) weight *= 4;
     if (!info.fault && random.percent(15)) weight *= 3;
     const auto kind = static_cast<ActionKind>(i);
     if (kind == ActionKind::kStopEngine && config.stalls.after.ns > 0) weight *= 3;
+    if (kind == ActionKind::kPoolDrain && config.copy.most == kSlowCopies.most) weight *= 4;
     if (info.kept && !config.keep.on) weight = 0;
     if ((kind == ActionKind::kKillManager || kind == ActionKind::kKillManagerAt) && config.keep.on)
       weight *= config.keep.deaths;

@@ -52,6 +52,7 @@ struct EnginePlan {
   std::uint32_t space = 0;
   std::uint32_t pages = 0;   // of each group and rank
   bool one_process = false;  // scheduler and (only) worker
+  bool early = false;        // is told of leases before all of their blocks have come
 };
 
 struct SsdPlan {

@@ -175,7 +175,7 @@ class Engine {
   void note_end(const Ticket& name);
   bool late(const Asking& asking, Duration wait) const;
   bool replaced(const Ticket& ticket) const;
-  bool asks_early() const { return plan_.index % 2 == 1; }
+  bool asks_early() const { return plan_.early; }
   Duration patience(TimePoint started) const;  // until it asks again
   void restore_soon(LeaseId lease);
   void hog(const std::string& request_id, std::uint32_t total);

@@ -133,7 +133,7 @@ void Engine::hold(const Question& q, LeaseId lease, std::uint32_t blocks) {
   Held held{lease, q.group, {}, std::vector<std::uint32_t>(space().world, 0)};
   held.blocks.assign(q.blocks.begin(), q.blocks.begin() + blocks);
   leases_.push_back(std::move(held));
-  if (asks_early() && blocks % 2 == 0) restore_soon(lease);
+  if (asks_early() && blocks % 4 != 0) restore_soon(lease);
 }
 
 // What can be seen has been written on every shard.

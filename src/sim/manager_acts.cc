@@ -73,10 +73,13 @@ void ManagerNode::add_slab() {
 void ManagerNode::drain_slab(std::uint64_t word) {
   if (!listens()) return;
   const auto& slabs = pool_->slabs();
-  if (word % 2 == 0 || slabs.empty())
-    return ask(R"({"command": "pool_drain", "bytes": )" + std::to_string(world_.config().slab.value) + "}");
-  ask(R"({"command": "pool_drain", "slab": )" + std::to_string(slabs[(word >> 1) % slabs.size()].id.value) +
-      "}");
+  std::string which = R"("bytes": )" + std::to_string(world_.config().slab.value);
+  if (word % 2 != 0 && !slabs.empty())
+    which = R"("slab": )" + std::to_string(slabs[(word >> 1) % slabs.size()].id.value);
+  ask(R"({"command": "pool_drain", )" + which + "}");
+  if ((word >> 32) % 4 == 0 || !listens()) return;
+  tick_host();  // at times its next tick is due at once
+  after_turn();
 }
 
 void ManagerNode::stop(Duration time) {

@@ -127,7 +127,7 @@ Status ManagerNode::open_store() {
   options.store.max_records = 1 << 16;
   options.store.flush = config.ssd.flush;
   options.store.reads = config.ssd.reads;
-  options.store.write_queue = ByteCount(std::max<std::uint64_t>(config.pool.value / 8, 64 * 1024));
+  options.store.write_queue = ByteCount(config.pool.value / 8);  // as the daemon
   options.admission.policy = static_cast<ssd::WritePolicy>(config.ssd.policy);
   options.admission.history = 1 << 12;
   options.admission.seed = config.seed;

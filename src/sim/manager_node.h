@@ -22,6 +22,7 @@
 #include "daemon/ssd_tier.h"
 #include "mem/pool.h"
 #include "shm/session_memory.h"
+#include "sim/cells.h"
 #include "sim/device.h"
 #include "sim/disk.h"
 #include "sim/kept_memory.h"
@@ -110,8 +111,8 @@ class ManagerNode final : private daemon::Host::Owner {
   ByteCount old_bytes() const;  // of them
   // Names in the store of which nothing is left.
   std::uint64_t kept_too_much() const;
-  // States of the records of a session that hold an operation now.
-  std::vector<shm::RecordState> record_states(Epoch epoch) const;
+  // States of the records that hold an operation now.
+  void see_records(Met& met) const;
   std::vector<Epoch> epochs() const;
 
   // ---- for faults: the memory of a session, past all protocol ----

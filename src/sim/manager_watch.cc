@@ -79,18 +79,15 @@ bool ManagerNode::retires() const {
   return world_.config().slabs.retire_after < kNever;
 }
 
-std::vector<shm::RecordState> ManagerNode::record_states(Epoch epoch) const {
-  std::vector<shm::RecordState> states;
-  const auto it = peers_.find(epoch);
-  if (it == peers_.end()) return states;
-  for (std::uint32_t i = 0; i < limits::kRecords; ++i) {
-    const auto word =
-        shm::unpack(it->second.memory->record(RecordIndex(i)).word.load(std::memory_order_relaxed));
-    if (!word) continue;
-    if (word->state == shm::RecordState::kFree) break;  // clients take the lowest first
-    states.push_back(word->state);
+void ManagerNode::see_records(Met& met) const {
+  for (const auto& [epoch, peer] : peers_) {
+    for (std::uint32_t i = 0; i < limits::kRecords; ++i) {
+      const auto word = shm::unpack(peer.memory->record(RecordIndex(i)).word.load(std::memory_order_relaxed));
+      if (!word) continue;
+      if (word->state == shm::RecordState::kFree) break;  // clients take the lowest first
+      see(met, word->state);
+    }
   }
-  return states;
 }
 
 void ManagerNode::forget_client(std::uint32_t process) {

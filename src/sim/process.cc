@@ -98,8 +98,11 @@ void Process::on_ring() {
   schedule(delay);
 }
 
+// At times it looks late, and goes on meanwhile.
 void Process::on_hang_up(Epoch from) {
-  world_.events().after(world_.config().frame.most, [this, alive = life_, from] {
+  auto random = world_.random(0xA46u, number_, from.value);
+  const Duration most = random.percent(20) ? milliseconds(20) : world_.config().frame.most;
+  world_.events().after(random.between(world_.config().frame.most, most), [this, alive = life_, from] {
     if (!*alive || dead_ || epoch() != from) return;
     link_->lose();
     schedule(Duration{});
@@ -143,7 +146,7 @@ bool Process::on_fault_point(FaultPoint point) {
 void Process::condemn() {
   world_.say("process %u is condemned", number_);
   auto random = world_.random(0xC04Du, number_);
-  const Duration most = random.percent(50) ? microseconds(50) : seconds(2);
+  const Duration most = random.percent(50) ? microseconds(50) : seconds(random.percent(50) ? 2 : 8);
   world_.events().after(random.between(microseconds(50), most), [this, alive = life_] {
     if (*alive) die();
   });

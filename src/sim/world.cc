@@ -6,7 +6,6 @@
 
 #include "base/fault.h"
 #include "cache/overtaken.h"
-#include "sim/cells.h"
 #include "sim/checkers.h"
 #include "sim/engine.h"
 #include "sim/manager_node.h"
@@ -22,6 +21,7 @@ constexpr Duration kRetired = seconds(6);
 constexpr int kSlabsMost = 16;
 constexpr std::uint64_t kRecountEvery = 1024;  // events
 constexpr std::uint64_t kKeptEvery = 16 * 1024;
+constexpr std::uint64_t kLookEvery = 8;
 
 thread_local World* g_world = nullptr;
 bool on_fault_point(FaultPoint point) {
@@ -80,10 +80,15 @@ bool World::on_fault_point(FaultPoint point) {
 
 // What there is when a fault strikes.
 void World::cover_fault(ActionKind kind) {
-  if (!manager_->alive()) return;
-  mark_fault(kind, manager_->host().core().census());
-  for (const Epoch epoch : manager_->epochs())
-    for (const shm::RecordState state : manager_->record_states(epoch)) mark_fault(kind, state);
+  mark_fault(kind, look());
+}
+
+Met World::look() const {
+  Met met;
+  if (!manager_->alive()) return met;
+  see(met, manager_->host().core().census());
+  manager_->see_records(met);
+  return met;
 }
 
 // Over as soon as it has begun.
@@ -101,6 +106,7 @@ Engine& World::engine(std::uint64_t word) {
 void World::run_until(TimePoint end) {
   while (!failed() && events_.step(end)) {
     if (manager_->doomed()) manager_->bury();
+    if (!aimed_.empty() && events_.count() % kLookEvery == 0) strike_aimed();
     if (events_.count() % kRecountEvery == 0) check_tables();
     if (events_.count() % kKeptEvery == 0) manager_->check_kept();
   }
@@ -144,6 +150,7 @@ Outcome World::run(const Program& program) {
 // Nobody asks for anything: engines let go, time passes, and nothing may be held.
 void World::quiesce() {
   say("the program is over");
+  for (const Aimed& each : std::exchange(aimed_, {})) strike(each.action);
   for (const auto& engine : engines_) engine->retire();
   run_until(now() + seconds(3));
   for (const auto& engine : engines_) engine->check_pages();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/fault.h"
+#include "sim/cells.h"
 #include "sim/config.h"
 #include "sim/device.h"
 #include "sim/events.h"
@@ -93,7 +94,17 @@ class World {
   void jump(Duration time);
 
  private:
+  // A fault that waits for a state to show, but not for long.
+  struct Aimed {
+    Action action;
+    std::size_t state = 0;  // of a Met
+    TimePoint until;
+  };
   void act(const Action& action);
+  bool aim(const Action& action);
+  void strike(const Action& action);
+  void strike_aimed();
+  Met look() const;
   void act_engine(const Action& action);
   void act_fault(const Action& action);
   void act_crowd(const Action& action);
@@ -118,6 +129,7 @@ class World {
   std::uint64_t fillings_ = 0;
   std::uint32_t processes_ = 0;
   Process* current_ = nullptr;
+  std::vector<Aimed> aimed_;
   Duration delays_;
   TimePoint delayed_until_;
 };

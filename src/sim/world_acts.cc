@@ -1,5 +1,6 @@
 // What each action does. Words are read against what is there; an action without an object
 // does nothing.
+#include <algorithm>
 #include <iterator>
 
 #include "sim/engine.h"
@@ -13,10 +14,14 @@ namespace {
 constexpr FaultPoint kClientPoints[] = {FaultPoint::kClientSubmitted, FaultPoint::kClientGranted,
                                         FaultPoint::kClientClaimed, FaultPoint::kClientBeforeDrained,
                                         FaultPoint::kClientAfterDrained};
-constexpr FaultPoint kKeptPoints[] = {FaultPoint::kManagerBeforeGrant, FaultPoint::kManagerBeforeReap,
-                                      FaultPoint::kManagerLent,        FaultPoint::kManagerSealed,
-                                      FaultPoint::kManagerUnsealed,    FaultPoint::kManagerRetireMarked,
-                                      FaultPoint::kManagerKeptOpen};
+// The last is passed with every write of the table.
+constexpr FaultPoint kKeptPoints[] = {
+    FaultPoint::kManagerBeforeGrant, FaultPoint::kManagerBeforeReap, FaultPoint::kManagerLent,
+    FaultPoint::kManagerSealed,      FaultPoint::kManagerUnsealed,   FaultPoint::kManagerRetireMarked,
+    FaultPoint::kManagerKeptOpen,    FaultPoint::kManagerKeptOpen,   FaultPoint::kManagerKeptOpen};
+
+constexpr std::size_t kMostAimed = 16;
+constexpr Duration kAimWithin = milliseconds(500);
 
 template <class Do>
 void with_process(World& world, const Action& action, Do&& what) {
@@ -28,7 +33,32 @@ void with_process(World& world, const Action& action, Do&& what) {
 void World::act(const Action& action) {
   note(Note::kAction, action.number);
   say("%s (action %u)", info_of(action.kind).name, action.number);
+  const bool may_wait = info_of(action.kind).fault || action.kind == ActionKind::kPoolDrain;
+  if (!may_wait || !aim(action)) strike(action);
+}
+
+// Half of what meets states waits for one that is met too seldom by chance.
+bool World::aim(const Action& action) {
+  const std::uint64_t word = action.words[3];
+  if (word % 2 == 0 || aimed_.size() == kMostAimed) return false;
+  aimed_.push_back({action, state_to_meet(word >> 8), now() + kAimWithin});
+  return true;
+}
+
+void World::strike_aimed() {
+  const Met met = look();
+  const auto it = std::find_if(aimed_.begin(), aimed_.end(), [&](const Aimed& each) {
+    return met.test(each.state) || now() >= each.until;
+  });
+  if (it == aimed_.end()) return;
+  const Action action = it->action;
+  aimed_.erase(it);
+  strike(action);
+}
+
+void World::strike(const Action& action) {
   if (!info_of(action.kind).fault) return act_engine(action);
+  say("%s (action %u) strikes", info_of(action.kind).name, action.number);
   const bool at_point = action.kind == ActionKind::kKillAtPoint || action.kind == ActionKind::kKillManagerAt;
   if (!at_point) cover_fault(action.kind);  // those are met where they strike
   act_fault(action);
@@ -75,7 +105,7 @@ void World::act_fault(const Action& action) {
       return manager_->die_at(config_.keep.on ? kKeptPoints[word % std::size(kKeptPoints)]
                               : word % 2      ? FaultPoint::kManagerBeforeGrant
                                               : FaultPoint::kManagerBeforeReap,
-                              word >> 8 & 3);
+                              word >> 8 & 15);
     case ActionKind::kLoseWake:
       if (word % 2) return manager_->fault_wake(ManagerNode::WakeFault::kLose);
       return with_process(*this, action, [](Process& process) { process.lose_wake(); });

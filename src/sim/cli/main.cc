@@ -17,6 +17,7 @@ using namespace orbitkv;
 using namespace orbitkv::sim;
 using Clock = std::chrono::steady_clock;
 using u64 = unsigned long long;
+constexpr std::uint32_t kMostJobs = 256, kRare = 20;
 
 constexpr const char* kAbout =
     "Runs the production Manager and client in virtual time, with seeded work and faults, and checks\n"
@@ -37,6 +38,7 @@ struct Flags {
   std::uint64_t seed = 1;
   std::uint64_t seeds = 1;
   RunOptions run;
+  std::uint32_t jobs = 1;
   bool json = false, shrink = true, trace = false, table = false, digests = false;
   std::uint32_t shrink_seconds = 60;
 };
@@ -62,10 +64,12 @@ struct Totals {
 };
 
 void sum_up(const Flags& flags, const Totals& totals, double seconds,
-            const std::vector<std::uint8_t>& reached) {
+            const std::vector<std::uint32_t>& reached) {
   const Coverage coverage = coverage_of(reached.data());
   if (flags.table) {
     std::printf("%s", table_text(reached.data()).c_str());
+    for (const Coverage::Reached& each : coverage.reached)
+      if (each.runs <= kRare) std::printf("reached by %u seeds: %s\n", each.runs, each.cell.c_str());
     for (const std::string& cell : coverage.missing) std::printf("not reached: %s\n", cell.c_str());
   }
   for (const std::string& cell : coverage.impossible)
@@ -73,25 +77,27 @@ void sum_up(const Flags& flags, const Totals& totals, double seconds,
   const double rate = static_cast<double>(totals.operations) / seconds;
   if (flags.json)
     std::printf(
-        "{\"version\": \"%s\", \"seed\": %llu, \"seeds\": %llu, \"operations\": %llu, \"events\": %llu, "
+        "{\"version\": \"%s\", \"seed\": %llu, \"seeds\": %llu, \"jobs\": %u, \"operations\": %llu, "
+        "\"events\": %llu, "
         "\"seconds\": %.2f, \"ops_per_s\": %.0f, \"events_per_s\": %.0f, \"findings\": %llu, "
         "\"cells_reached\": %zu, \"cells\": %zu}\n",
-        kVersion, static_cast<u64>(flags.seed), static_cast<u64>(totals.seeds),
+        kVersion, static_cast<u64>(flags.seed), static_cast<u64>(totals.seeds), flags.jobs,
         static_cast<u64>(totals.operations), static_cast<u64>(totals.events), seconds, rate,
-        static_cast<double>(totals.events) / seconds, static_cast<u64>(totals.findings), coverage.reached,
-        coverage.cells);
+        static_cast<double>(totals.events) / seconds, static_cast<u64>(totals.findings),
+        coverage.reached.size(), coverage.cells);
   else
     std::printf(
         "%llu seeds in %.1f s: %llu operations (%.0f/s), %llu events, %zu of %zu cells, %llu findings\n",
         static_cast<u64>(totals.seeds), seconds, static_cast<u64>(totals.operations), rate,
-        static_cast<u64>(totals.events), coverage.reached, coverage.cells, static_cast<u64>(totals.findings));
+        static_cast<u64>(totals.events), coverage.reached.size(), coverage.cells,
+        static_cast<u64>(totals.findings));
 }
 
 int run(const Flags& flags) {
   const auto begin = Clock::now();
   Totals totals;
-  std::vector<std::uint8_t> reached;
-  run_batch({flags.seed, flags.seeds, flags.run}, reached, [&](const SeedResult& result) {
+  std::vector<std::uint32_t> reached;
+  run_batch({flags.seed, flags.seeds, flags.run, flags.jobs}, reached, [&](const SeedResult& result) {
     ++totals.seeds;
     totals.operations += result.operations;
     totals.events += result.events;
@@ -136,6 +142,11 @@ int main(int argc, char** argv) {
   app.add_option("--ops", flags.run.actions, "actions of a seed's program")
       ->check(whole)
       ->check(some)
+      ->capture_default_str();
+  app.add_option("--jobs", flags.jobs, "seeds that run at once, each in a process of its own")
+      ->check(whole)
+      ->check(some)
+      ->check(CLI::Range(1u, kMostJobs))
       ->capture_default_str();
   app.add_flag("--json", flags.json, "the last line is one JSON object");
   app.add_flag("--shrink,!--no-shrink", flags.shrink, "look for the shortest program of a finding [yes]");
