@@ -45,7 +45,10 @@ function(orbitkv_test name)
   target_link_libraries(${name} PRIVATE ${A_DEPS} GTest::gtest GTest::gtest_main)
   # What is tested lies in libraries built at full optimisation; the cases need none. With sanitizers
   # any would triple the time that their many checks take to compile.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1> $<$<BOOL:${ORBITKV_SANITIZE}>:-O0>)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(ORBITKV_SANITIZE)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   if(NOT A_LABEL)
     set(A_LABEL unit)
