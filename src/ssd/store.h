@@ -204,7 +204,7 @@ class Store {
   Result<Dropped> drop_space(const model::NamespaceDigest& digest);
   // Records of these namespaces that have been neither read nor written for so long, those of an
   // earlier life since this one began; one is counted from the minute of its use on. They end as
-  // those of drop_space() do, with the events of `told.flushes`.
+  // those of drop_space() do, with the events of `UnusedDrop::take_flushes()`.
   UnusedDrop begin_unused(std::span<const model::NamespaceDigest> digests, Duration unused,
                           UnusedRun run) const;
   // Bounded work for it. True: it is over, and `told` says what it did.
