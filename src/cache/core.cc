@@ -307,6 +307,7 @@ void Core::stored(TransferId transfer, bool ok, TimePoint) {
 }
 
 void Core::tier_ready(TimePoint now) {
+  impl_->namespaces.reopen_spaces();
   impl_->loads.tier_ready();
   impl_->leases.pump(now);
   impl_->wake(now);

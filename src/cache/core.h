@@ -452,7 +452,7 @@ class Core {
   // load that is not ok: they may hold anything.
   void loaded(TransferId transfer, bool ok, TimePoint now);
   void stored(TransferId transfer, bool ok, TimePoint now);
-  // It would take loads again.
+  // It would take loads again, or has read what it holds.
   void tier_ready(TimePoint now);
   // New pool capacity may let nothing wait; expiry, abandonment. Call at least every 250 ms.
   void tick(TimePoint now);
