@@ -8,6 +8,7 @@
 #include "bench/manager.h"
 #include "bench/query_core.h"
 #include "bench/query_fair.h"
+#include "bench/query_turns.h"
 #include "cache/residency.h"
 
 namespace orbitkv::bench {
@@ -176,7 +177,7 @@ Status run_qps(const Options& options) {
 
 int run_query_bench(const Options& options) {
   for (const auto& part : {run_resident(options, 100'000), run_resident(options, 1'000'000), run_qps(options),
-                           run_core_queries(options), run_fair_queries(options)}) {
+                           run_core_queries(options), run_fair_queries(options), run_longest_turns(options)}) {
     if (part.ok()) continue;
     std::fprintf(stderr, "bench query: %s\n", part.error().message().c_str());
     return 1;

@@ -1,7 +1,6 @@
 #include "bench/query_fair.h"
 
 #include <fcntl.h>
-#include <time.h>
 
 #include <cstring>
 #include <memory>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "bench/core_rig.h"
 #include "bench/manager.h"
 #include "daemon/host.h"
 #include "wire/lifecycle.h"
@@ -21,13 +21,6 @@ constexpr std::uint32_t kFlooding = 7;
 constexpr std::uint32_t kFloodHashes = 2000;  // about what a frame holds
 constexpr std::uint32_t kHashes = 64;
 constexpr std::uint32_t kQueries = 2000;
-
-// Of this thread: who else runs on the machine costs nobody's turn.
-TimePoint cpu_now() {
-  timespec t{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return TimePoint{} + seconds(t.tv_sec) + nanoseconds(t.tv_nsec);
-}
 
 // A client's half of a session: its channel, and one request that it sends again and again.
 class Seat {
@@ -157,9 +150,9 @@ class FairBench : private daemon::Host::Owner {
   // A turn of one session: the host's time and the replies. Whoever floods asks again at once.
   std::pair<Duration, std::uint32_t> serve(std::uint32_t at) {
     Seat& seat = *seats_[at];
-    const TimePoint begin = cpu_now();
+    const TimePoint begin = thread_cpu_now();
     if (Host::rung(seat.session())) host_->serve(seat.session(), false, monotonic_now());
-    const Duration took = cpu_now() - begin;
+    const Duration took = thread_cpu_now() - begin;
     std::uint32_t replies = 0;
     for (auto slot = seat.receive(); slot; slot = seat.receive()) {
       ++replies;

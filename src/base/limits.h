@@ -78,13 +78,16 @@ inline constexpr std::uint32_t kWarmPieceBlocks = 256;  // of a hint, on their w
 inline constexpr std::uint32_t kListSlice = 2048;       // hashes of a kept list that are looked up together
 inline constexpr std::uint32_t kPasses = 16;            // of one in the line, by those who came later
 inline constexpr std::uint32_t kLookBehind = 16;        // of one instance, behind one that does not fit
-// Of what a lease gives back at once, as it ends or is cut: more goes back over turns.
-inline constexpr std::uint32_t kUnpinsPerTurn = 16 * 1024;
-inline constexpr std::uint32_t kLookUpsPerTurn = 8 * 1024;     // hashes of one list: more are over turns
+// Pins that one call gives back at once, as leases and restores end or are cut: more go back over turns.
+inline constexpr std::uint32_t kUnpinsPerTurn = 4 * 1024;
+inline constexpr std::uint32_t kEndsPerTurn = 512;          // leases and queries whose time is over
+inline constexpr std::uint32_t kPiecesPerTurn = 64;         // of kListSlice hashes, of lists that have ended
+inline constexpr std::uint32_t kLookUpsPerTurn = 8 * 1024;  // hashes of one list: more are over turns
 inline constexpr std::uint64_t kLinePagesPerTurn = 64 * 1024;  // that are looked up for the line
 inline constexpr std::uint32_t kInterests = 1024;              // of the host
 inline constexpr std::uint32_t kReservedInterests = kInterests / 2 / kSessions;  // of them for each session
 inline constexpr std::uint32_t kInterestsPerInstance = 128;                      // of one session
+inline constexpr std::uint32_t kInterestLooks = 16;        // that hold, looked at to find room for another
 inline constexpr std::uint32_t kInterestOperations = 128;  // operation ids of one interest
 inline constexpr std::uint32_t kInterestParts = 1024;      // of one operation's list
 inline constexpr std::uint32_t kInterestWindow =
@@ -103,6 +106,9 @@ inline constexpr std::uint32_t kLoads = 4096;  // block images on their way from
 
 // Memory.
 inline constexpr std::uint32_t kSlabs = 4096;
+inline constexpr std::uint32_t kEvictLooks =
+    4096;  // pinned images that a call passes over to find who may go
+inline constexpr std::uint32_t kEvictedAtOnce = 1024;  // images, if that is enough for what is asked for
 inline constexpr std::uint32_t kRetireLooks = 4096;  // records and slots that a turn of a retirement looks at
 inline constexpr ByteCount kSlabBytes = kGiB;
 inline constexpr std::uint32_t kKeptDescriptors = kSlabs + 1024;  // that the keeper holds

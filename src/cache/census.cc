@@ -6,6 +6,7 @@
 #include "cache/images.h"
 #include "cache/interests.h"
 #include "cache/leases.h"
+#include "cache/leftovers.h"
 #include "cache/loads.h"
 #include "cache/operations.h"
 #include "cache/recoveries.h"
@@ -78,13 +79,25 @@ ByteCount Leases::charged(const Operations& operations) const {
     if (!op.open || op.charge == kNoCharge || !seen.insert(op.charge).second) continue;
     all += budgets_.bytes(op.charge);
   }
+  return all + leftovers_.charged(seen);
+}
+
+ByteCount Leftovers::charged(std::set<ChargeIndex>& seen) const {
+  ByteCount all;
   for (const Ended& ended : ended_)
-    if (ended.charge != kNoCharge && seen.insert(ended.charge).second) all += budgets_.bytes(ended.charge);
+    if (ended.charge != kNoCharge && seen.insert(ended.charge).second) all += p_.budgets.bytes(ended.charge);
   return all;
 }
 
+void Leftovers::count(Census& census) const {
+  for (const Ended& ended : ended_) {
+    const auto first = ended.records.begin() + static_cast<std::ptrdiff_t>(ended.begin);
+    census.pinned += static_cast<std::uint64_t>(ended.records.end() - first -
+                                                std::count(first, ended.records.end(), kNoRecord));
+  }
+}
+
 void Leases::count(Census& census) const {
-  for (const Ended& ended : ended_) census.pinned += ended.records.size();
   for (const Lease& lease : leases_) {
     if (lease.state == LeaseState::kRetired) continue;
     add(census.leases, lease.state);

@@ -50,23 +50,25 @@ Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* ti
       instances(namespaces, largest_slab(pool_in)),
       operations(sessions, instances),
       budgets(budgets_of(c, pool_in.stats().configured)),
+      leftovers({images, budgets, c.turn_unpins}),
       line(*this),
       loads({images, namespaces, budgets, ByteCount(pool_in.stats().configured.value / 2), tier_in}),
       leases(
           {c.lease_ttl, c.reply_ttl, c.load_wait, c.prepare_ttl, c.full_prefix_wait, c.turn_hashes, c.seed},
-          {images, sessions, budgets, line, loads, tier_in}),
+          {images, sessions, budgets, line, loads, leftovers, tier_in}),
       recoveries({c.reply_ttl, c.load_wait, c.prepare_ttl, pool_in.stats().configured, c.turn_hashes},
-                 {images, sessions, budgets, line, leases, loads, tier_in}),
+                 {images, sessions, budgets, line, leases, loads, leftovers, tier_in}),
       spill({images, namespaces, pool_in, tier_in}),
       grants({ports, images, namespaces, sessions, operations}),
-      publisher({ports, images, instances, operations, grants, spill, c.publish_wait}),
-      restorer({ports, images, budgets, leases, operations, grants, spill}),
+      publisher({ports, images, instances, operations, grants, spill, c.publish_wait, c.turn_hashes}),
+      restorer({ports, images, budgets, leases, leftovers, operations, grants, spill}),
       retirer({pool_in, images, loads, leases, operations, publisher, restorer, c.retire_store_wait,
                c.retire_claim_wait}),
       warms({sessions, line, leases}),
       drops({images, namespaces, loads}),
       interests({c.incarnation, c.reply_ttl, c.interest_idle}, {instances, namespaces, leases, recoveries}) {
   ORBITKV_CHECK(c.turn_hashes > 0, "turns that look nothing up never come to an end");
+  ORBITKV_CHECK(c.turn_unpins > 0, "turns that give nothing back never come to an end");
   leases.set_publishing(publisher);
   if (tier != nullptr) images.set_keeper(&spill);
   if (c.kept == nullptr) return;
@@ -129,6 +131,7 @@ void Core::Impl::run_line(TimePoint now) {
 // Who waited for a load, for budget or for room looks again, however it came free.
 void Core::Impl::wake(TimePoint now) {
   latest = now;
+  begin_call();
   leases.look_at_publishers(now);
   recoveries.settle(now);  // what failed makes room
   run_line(now);
@@ -261,6 +264,7 @@ Status Core::unregister(SessionId session, RegistrationId registration) {
 
 Result<PublishAnswer> Core::publish(const PublishInput& in, TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(Registration * r, impl_->registration_of(in.op.session, in.registration));
+  impl_->begin_call();
   return impl_->publisher.publish(in, *r, now);
 }
 
@@ -388,6 +392,7 @@ Census Core::census() const {
   impl_->images.count(census);
   impl_->loads.count(census);
   impl_->leases.count(census);
+  impl_->leftovers.count(census);
   impl_->recoveries.count(census);
   for (const auto& [reader, records] : impl_->kept_reads) census.pinned += records.size();
   impl_->interests.count(census);

@@ -91,8 +91,9 @@ struct CoreConfig {
   Duration retire_claim_wait = seconds(2);  // for claimed copies on it
   // Of a list that is complete, looked up at once; the rest over turns.
   std::uint32_t turn_hashes = limits::kLookUpsPerTurn;
-  Incarnation incarnation = {};    // of this life of the Manager
-  mem::KeptTable* kept = nullptr;  // where images outlive the process; outlives the core
+  std::uint32_t turn_unpins = limits::kUnpinsPerTurn;  // likewise, of what has ended
+  Incarnation incarnation = {};                        // of this life of the Manager
+  mem::KeptTable* kept = nullptr;                      // where images outlive the process; outlives the core
   std::array<std::uint64_t, 2> seed{1,
                                     2};  // of lease ids, revisions and table hashes: getrandom in the daemon
 };
@@ -462,6 +463,8 @@ class Core {
   // Bounded work that goes on over turns: look-ups of long lists, what long leases held that ended or
   // were cut, drops. True: there is more to do at once.
   bool turn(TimePoint now);
+  // Of that, but for drops: there is something to do. Any call may begin it.
+  bool works() const;
 
   // For the operator: evicts unleased blocks, least recent first, until `bytes` came free or
   // none may go. Those that the tier wants and has not got stay; it begins to store them.

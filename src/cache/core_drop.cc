@@ -11,8 +11,13 @@ DropId Core::begin_drop(const DropWhat& what, DropRun run, TimePoint now) {
 }
 
 bool Core::turn(TimePoint now) {
-  const bool works = impl_->leases.unpins() || impl_->leases.takes() || impl_->recoveries.takes();
-  if (impl_->leases.unpins()) impl_->leases.unpin_turn();
+  const bool works = impl_->works();
+  impl_->begin_call();
+  impl_->leftovers.turn();
+  if (impl_->leases.expires()) impl_->leases.expire(now);
+  if (impl_->images.sweeps()) impl_->images.sweep();
+  impl_->publisher.turn(now);
+  impl_->line.next_turn();
   impl_->leases.take_turn(now);
   impl_->recoveries.take_turn(now);
   if (works) {
@@ -20,7 +25,11 @@ bool Core::turn(TimePoint now) {
     impl_->wake(now);  // a charge may be back
   }
   const bool drops = impl_->drops.turn(now);
-  return drops || impl_->leases.unpins() || impl_->leases.takes() || impl_->recoveries.takes();
+  return drops || impl_->works();
+}
+
+bool Core::works() const {
+  return impl_->works();
 }
 
 std::optional<std::vector<NamespaceBlocks>> Core::take_dropped(DropId drop) {

@@ -12,6 +12,7 @@
 #include "cache/instances.h"
 #include "cache/interests.h"
 #include "cache/leases.h"
+#include "cache/leftovers.h"
 #include "cache/loads.h"
 #include "cache/namespaces.h"
 #include "cache/operations.h"
@@ -45,6 +46,17 @@ struct Core::Impl final : Admitting {
   void withdraw_all(SessionId session, const Error& why, TimePoint now);
   void leave(RegistrationId id);
   void wake(TimePoint now);
+  // What a call may give back and look at, at once, is counted from here on.
+  void begin_call() {
+    leftovers.begin_call();
+    images.begin_call();
+    publisher.begin_call();
+  }
+  // Something goes on with the next turn.
+  bool works() const {
+    return leftovers.any() || images.sweeps() || publisher.more() || line.more() || leases.takes() ||
+           leases.expires() || recoveries.takes();
+  }
   void run_line(TimePoint now);
   void add_budget_stats(CoreStats& s) const;
   void add_tier_stats(CoreStats& s) const;
@@ -59,6 +71,7 @@ struct Core::Impl final : Admitting {
   Instances instances;
   Operations operations;
   Budgets budgets;
+  Leftovers leftovers;  // of those below
   WaitingLine line;
   Loads loads;
   Leases leases;

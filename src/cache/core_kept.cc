@@ -73,8 +73,8 @@ bool Core::lacks_spaces() const {
 }
 
 void Core::end_kept_read(mem::KeptReader reader) {
-  const auto read = impl_->kept_reads.extract(reader);
-  if (!read.empty()) impl_->images.unpin(read.mapped());
+  auto read = impl_->kept_reads.extract(reader);
+  if (!read.empty()) impl_->leftovers.take(read.mapped(), {});
 }
 
 }  // namespace orbitkv::cache

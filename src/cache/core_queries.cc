@@ -95,6 +95,7 @@ Status Core::release(SessionId session_id, LeaseId id) {
     return reject("the lease belongs to another instance");
   }
   if (lease->held) return reject("an interest holds the lease; cancel or close that");
+  impl_->begin_call();
   impl_->leases.release(*lease);
   if (impl_->line.count() > 0) impl_->wake(impl_->latest);
   return ok_status();

@@ -83,7 +83,7 @@ TEST(CoreTake, a_list_that_differs_at_its_end_goes_on_from_there) {
   l.t->core->turn(l.t->now);
   const auto list = hashes(0, kBlocks);
   auto other = list;
-  for (std::uint32_t i = 15; i < kBlocks; ++i) other[i] = hash_of(900 + i);
+  for (std::uint32_t i = 3; i < kBlocks; ++i) other[i] = hash_of(900 + i);
   QueryAnswer answer;
   for (std::uint32_t first = 0; first < kBlocks; first += 3) {
     QueryPart part = l.t->part(other, "r");
@@ -91,11 +91,47 @@ TEST(CoreTake, a_list_that_differs_at_its_end_goes_on_from_there) {
     part.hashes = part.hashes.subspan(first, 3);
     answer = *l.t->core->query(l.e.scheduler, part, l.t->now);
   }
-  EXPECT_EQ(answer.hit_blocks, 15u);
+  EXPECT_EQ(answer.hit_blocks, 3u);
   l.revision = answer.revision;
   l.turns([&] { return l.in(LeaseState::kTaking) == 0; });
   l.t.all_loaded();
-  EXPECT_EQ(l.poll().hit_blocks, 15u);
+  EXPECT_EQ(l.poll().hit_blocks, 3u);
+}
+
+// Behind more than one turn looks up: it is asked for anew, from its front.
+TEST(CoreTake, a_list_that_differs_behind_a_long_front_is_asked_for_anew) {
+  for (const bool leased : {false, true}) {
+    SCOPED_TRACE(leased);
+    LongList l;
+    l.read();
+    if (leased) {
+      l.turns([&] { return l.in(LeaseState::kTaking) == 0; });
+      l.t.all_loaded();
+      ASSERT_EQ(l.poll().state, TicketState::kReady);
+    }
+    auto other = hashes(0, kBlocks);
+    for (std::uint32_t i = 15; i < kBlocks; ++i) other[i] = hash_of(900 + i);
+    for (const bool anew : {false, true}) {
+      Result<QueryAnswer> answer = QueryAnswer{};
+      for (std::uint32_t first = 0; answer.ok() && first < kBlocks; first += 3) {
+        QueryPart part = l.t->part(other, "r");
+        part.first = first;
+        part.hashes = part.hashes.subspan(first, 3);
+        answer = l.t->core->query(l.e.scheduler, part, l.t->now);
+      }
+      ASSERT_EQ(code_of(answer), anew ? Code::kOk : Code::kBusy);
+      if (!anew) {
+        l.t.all_loaded();
+        l.holds_nothing();
+        continue;
+      }
+      EXPECT_EQ(answer->hit_blocks, 15u);
+      l.revision = answer->revision;
+    }
+    l.turns([&] { return l.in(LeaseState::kTaking) == 0; });
+    l.t.all_loaded();
+    EXPECT_EQ(l.poll().hit_blocks, 15u);
+  }
 }
 
 TEST(CoreTake, a_run_that_is_not_taken_in_time_is_what_has_been_taken) {

@@ -29,10 +29,9 @@ DropId Drops::begin(const DropWhat& what, DropRun run, TimePoint now) {
     drop.filter.of[i] = true;
     drop.chosen.push_back(index);
     p_.namespaces.acquire(index);
-    if (!drop.whole()) continue;
-    p_.namespaces.begin_drop(index);
-    p_.loads.doom(index);
+    if (drop.whole()) p_.namespaces.begin_drop(index);
   }
+  if (drop.whole()) p_.loads.doom(drop.filter.of);
   return drop.id;
 }
 

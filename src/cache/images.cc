@@ -109,7 +109,7 @@ std::optional<mem::Extent> Images::allocate(ByteCount bytes, NodeId near) {
   for (int round = 0;; ++round) {
     if (auto extent = pool_.allocate(bytes, near)) return extent;
     if (round == kEvictionRounds) return std::nullopt;
-    if (evict(std::max(bytes, eviction_batch_)).value == 0) return std::nullopt;
+    if (evict({bytes, std::max(bytes, eviction_batch_)}).value == 0) return std::nullopt;
   }
 }
 

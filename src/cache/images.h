@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/time.h"
 #include "cache/census.h"
 #include "cache/further_slots.h"
@@ -170,12 +171,10 @@ class Images {
   ByteCount considered() const;
 
   // Also records that are loading: they count as pinned once they have landed.
-  void pin(std::span<const RecordId> records, Use use = Use::kForeground);
+  void pin(std::span<const RecordId> records);
   // Last record first, so that the head of a prefix outlives its tail. What a foreground use
-  // has pinned becomes recent and is retained; else it keeps its place.
-  void unpin(std::span<const RecordId> records);
-  // Pinned ones: a foreground use has taken over the pins of a speculative one.
-  void mark_read(std::span<const RecordId> records);
+  // has held becomes recent and is retained with its last pin; else it keeps its place.
+  void unpin(std::span<const RecordId> records, Use use = Use::kForeground);
   // A sealed image becomes the most recent one of its class.
   void touch(RecordId record);
   // Of the pool as it is: what retained images may take. 0: none is retained.
@@ -204,11 +203,17 @@ class Images {
   void set_clock(TimePoint now) { minute_ = minute_of(now); }
 
   // Unpinned images, least recent first, until at least `bytes` came free or none is left.
-  // Those that the keeper wants stored first are passed over, a bounded number of them.
-  ByteCount evict(ByteCount bytes);
+  // Those that the keeper wants stored first are passed over, a bounded number of them. Where very many
+  // are pinned none may be found before turns of sweep().
+  ByteCount evict(ByteCount bytes) { return evict({bytes, bytes}); }
   // Likewise, but only what the keeper lets go, however many stay. Returns how many did
   // because they ought to be stored and cannot be now.
   std::uint64_t evict_let_go(ByteCount bytes);
+  // Pinned images that a call passes over are counted from here on.
+  void begin_call() { looks_ = limits::kEvictLooks; }
+  // An eviction ended at that bound: sweep() takes more of them out of its way.
+  bool sweeps() const { return sweeps_; }
+  void sweep();
   // Images that have been without a lent slot, incomplete, since before `limit`.
   void abandon_idle_since(TimePoint limit);
 
@@ -269,11 +274,21 @@ class Images {
   ByteCount take_apart(RecordId record, ImageEvent event, std::uint64_t unsafe_shards = 0);
   std::uint64_t unsafe_shards(RecordId record) const;
   ByteCount evict_one(RecordId record);
+  // As many as are asked for; more, up to the batch, if they are not too many.
+  struct Evict {
+    ByteCount least, batch;
+    bool enough(ByteCount freed, std::uint32_t images) const {
+      return freed >= batch || (freed >= least && images >= limits::kEvictedAtOnce);
+    }
+  };
+  ByteCount evict(const Evict& want);
+  bool pass_over(RecordId record);
   struct Clean {
+    std::uint32_t images = 0;
     ByteCount freed;
     std::uint64_t passed = 0, dirty = 0;  // passed over; of them not being stored
   };
-  Clean evict_clean(ByteCount bytes, std::uint64_t most_passed);
+  Clean evict_clean(const Evict& want, std::uint64_t most_passed);
   Keeper::Leave leave(RecordId record);
   void remove_inflight(RecordId record);
   void free_inflight(std::uint32_t index);
@@ -281,7 +296,7 @@ class Images {
   void idle_unlink(std::uint32_t index);
   // What may be retained at most, as the pool is.
   Residency::Listed share() const;
-  void unpin_one(RecordId record, const Residency::Listed& share);
+  void unpin_one(RecordId record, Use use, const Residency::Listed& share);
   void retain(RecordId record, const Residency::Listed& share);
   // Kept memory (images_kept.cc). Nothing without.
   mem::KeptAt kept_at(const ImageSlot& slot) const;
@@ -304,6 +319,8 @@ class Images {
   std::uint32_t idle_head_ = kNoLink, idle_tail_ = kNoLink;  // oldest first
   std::vector<mem::Extent::Words> taken_extents_;            // of take_all()
   std::vector<std::uint32_t> taken_further_;
+  std::uint32_t looks_ = limits::kEvictLooks;
+  bool sweeps_ = false;
   std::uint16_t minute_ = 0;
   View view_{1};
   ImageStats stats_;

@@ -41,8 +41,8 @@ class ImagesClassTest : public ::testing::Test {
     EXPECT_TRUE(record.has_value());
     return *record;
   }
-  void pin(RecordId r, Use use = Use::kForeground) { images_->pin({&r, 1}, use); }
-  void unpin(RecordId r) { images_->unpin({&r, 1}); }
+  void pin(RecordId r) { images_->pin({&r, 1}); }
+  void unpin(RecordId r, Use use = Use::kForeground) { images_->unpin({&r, 1}, use); }
   void read(RecordId r) {
     pin(r);
     unpin(r);
@@ -97,8 +97,8 @@ TEST_F(ImagesClassTest, SpeculativePinsLeaveClassAndPlace) {
   const RecordId first = seal(1);
   seal(2);
   for (const RecordId r : {retained, first}) {
-    pin(r, Use::kSpeculative);
-    unpin(r);
+    pin(r);
+    unpin(r, Use::kSpeculative);
   }
   EXPECT_EQ(class_of(retained), kRetained);
   for (const std::uint64_t n : {1, 2, 0}) EXPECT_EQ(evicted(3), n);
@@ -108,11 +108,11 @@ TEST_F(ImagesClassTest, SpeculativePinsLeaveClassAndPlace) {
 TEST_F(ImagesClassTest, ASpeculativePinThatEvictionMetIsListedInItsClass) {
   make(50);
   const RecordId warmed = load(0, Use::kSpeculative);
-  pin(warmed, Use::kSpeculative);
+  pin(warmed);
   images_->load_done(warmed);
   EXPECT_EQ(images_->evict(kSlot), ByteCount());
   EXPECT_FALSE(images_->table().listed(warmed));
-  unpin(warmed);
+  unpin(warmed, Use::kSpeculative);
   EXPECT_EQ(images_->listed(kReclaimable).records, 1u);
   seal(1);
   EXPECT_EQ(evicted(2), 0u);
@@ -123,34 +123,33 @@ TEST_F(ImagesClassTest, ASpeculativePinThatEvictionMetIsAmongTheNextToGo) {
   make(50);
   const RecordId first = seal(0);
   for (std::uint64_t n = 1; n < 4; ++n) seal(n);
-  pin(first, Use::kSpeculative);
+  pin(first);
   EXPECT_EQ(evicted(4), 1u);
-  unpin(first);
+  unpin(first, Use::kSpeculative);
   for (const std::uint64_t n : {0, 2, 3}) EXPECT_EQ(evicted(4), n);
 }
 
 TEST_F(ImagesClassTest, AForegroundReadOfWhatIsBeingWarmedRetainsIt) {
   make(50);
   const RecordId warmed = load(0, Use::kSpeculative);
-  pin(warmed, Use::kSpeculative);
+  pin(warmed);
   pin(warmed);
   images_->load_done(warmed);
   unpin(warmed);
   EXPECT_EQ(class_of(warmed), kReclaimable) << "while it is pinned nothing is decided";
-  unpin(warmed);
+  unpin(warmed, Use::kSpeculative);
   EXPECT_EQ(class_of(warmed), kRetained);
 }
 
-TEST_F(ImagesClassTest, AClaimTurnsSpeculativePinsIntoReads) {
+TEST_F(ImagesClassTest, APinIsWhatItIsWhenItEnds) {
   make(50);
   const RecordId prepared = load(0, Use::kSpeculative);
-  pin(prepared, Use::kSpeculative);
+  pin(prepared);
   images_->load_done(prepared);
-  images_->mark_read({&prepared, 1});
   unpin(prepared);
-  EXPECT_EQ(class_of(prepared), kRetained);
-  pin(prepared, Use::kSpeculative);
-  unpin(prepared);
+  EXPECT_EQ(class_of(prepared), kRetained) << "somebody has claimed it meanwhile";
+  pin(prepared);
+  unpin(prepared, Use::kSpeculative);
   EXPECT_EQ(class_of(prepared), kRetained) << "the mark went with the read";
 }
 

@@ -24,19 +24,14 @@ constexpr std::size_t kDemoted = 16;
 
 // A pinned image stays in the recency list until eviction meets it or its last pin goes:
 // leasing then costs one line a block, not three. A loading image has no bytes yet.
-void Images::pin(std::span<const RecordId> records, Use use) {
+void Images::pin(std::span<const RecordId> records) {
   for (std::size_t i = 0; i < records.size(); ++i) {
     if (i + kAhead < records.size()) table_.prefetch_pins(records[i + kAhead]);
     ColdRecord& c = table_.cold(records[i]);
-    if (use == Use::kForeground) c.was_read = true;
     if (c.pins++ > 0) continue;
     stats_.pinned += c.total_units * ByteCount(kUnit);
     ++stats_.pinned_images;
   }
-}
-
-void Images::mark_read(std::span<const RecordId> records) {
-  for (const RecordId record : records) table_.cold(record).was_read = true;
 }
 
 ByteCount Images::protected_share() const {
@@ -66,9 +61,10 @@ inline void Images::retain(RecordId record, const Residency::Listed& share) {
   if (retained.units > share.units || retained.records > share.records) table_.demote(share, kDemoted);
 }
 
-inline void Images::unpin_one(RecordId record, const Residency::Listed& share) {
+inline void Images::unpin_one(RecordId record, Use use, const Residency::Listed& share) {
   ColdRecord& c = table_.cold(record);
   ORBITKV_CHECK(c.pins > 0, "unpin without a pin");
+  if (use == Use::kForeground) c.was_read = true;
   if (--c.pins > 0) return;
   stats_.pinned -= c.total_units * ByteCount(kUnit);
   --stats_.pinned_images;
@@ -79,12 +75,12 @@ inline void Images::unpin_one(RecordId record, const Residency::Listed& share) {
   }
 }
 
-void Images::unpin(std::span<const RecordId> records) {
+void Images::unpin(std::span<const RecordId> records, Use use) {
   const Residency::Listed most = share();
   for (std::size_t i = records.size(); i-- > 0;) {
     if (i >= 2 * kAhead) table_.prefetch_pins(records[i - 2 * kAhead]);
     if (i >= kAhead) table_.prefetch_neighbours(records[i - kAhead]);
-    unpin_one(records[i], most);
+    unpin_one(records[i], use, most);
   }
 }
 
@@ -192,13 +188,27 @@ ByteCount Images::evict_one(RecordId record) {
   return freed;
 }
 
-// The least recent image that nothing holds; held ones on the way leave the list.
+// A held one that stands in the way leaves the list. False: there were too many of them.
+bool Images::pass_over(RecordId record) {
+  sweeps_ = looks_ == 0;
+  if (sweeps_) return false;
+  --looks_;
+  table_.unlink(record);
+  return true;
+}
+
+// The least recent image that nothing holds.
 RecordId Images::victim() {
   for (;;) {
     const RecordId record = table_.least_recent();
     if (record == kNoRecord || unheld(record)) return record;
-    table_.unlink(record);
+    if (!pass_over(record)) return kNoRecord;
   }
+}
+
+void Images::sweep() {
+  sweeps_ = false;
+  victim();
 }
 
 Keeper::Leave Images::leave(RecordId record) {
@@ -207,19 +217,20 @@ Keeper::Leave Images::leave(RecordId record) {
 }
 
 // Goes up the list and takes what the keeper lets go.
-Images::Clean Images::evict_clean(ByteCount bytes, std::uint64_t most_passed) {
+Images::Clean Images::evict_clean(const Evict& want, std::uint64_t most_passed) {
   Clean done;
   RecordId at = table_.least_recent();
-  while (done.freed < bytes && at != kNoRecord && done.passed < most_passed) {
+  while (!want.enough(done.freed, done.images) && at != kNoRecord && done.passed < most_passed) {
     const RecordId record = at;
     at = table_.more_recent(record);
     if (!unheld(record)) {
-      table_.unlink(record);
+      if (!pass_over(record)) break;
       continue;
     }
     const Keeper::Leave answer = leave(record);
     if (answer == Keeper::Leave::kGo) {
       done.freed += evict_one(record);
+      ++done.images;
     } else {
       ++done.passed;
       done.dirty += answer == Keeper::Leave::kDirty ? 1 : 0;
@@ -228,21 +239,26 @@ Images::Clean Images::evict_clean(ByteCount bytes, std::uint64_t most_passed) {
   return done;
 }
 
-ByteCount Images::evict(ByteCount bytes) {
-  ByteCount freed;
-  if (keeper_ != nullptr) freed = evict_clean(bytes, kPassedOver).freed;
-  while (freed < bytes) {
+ByteCount Images::evict(const Evict& want) {
+  Clean done;
+  if (keeper_ != nullptr) done = evict_clean(want, kPassedOver);
+  for (; !want.enough(done.freed, done.images); ++done.images) {
     const RecordId record = victim();
     if (record == kNoRecord) break;
-    freed += evict_one(record);
+    done.freed += evict_one(record);
   }
-  return freed;
+  return done.freed;
 }
 
+// The operator asked: it takes as long as it takes.
 std::uint64_t Images::evict_let_go(ByteCount bytes) {
-  if (keeper_ != nullptr) return evict_clean(bytes, std::numeric_limits<std::uint64_t>::max()).dirty;
-  evict(bytes);
-  return 0;
+  looks_ = std::numeric_limits<std::uint32_t>::max();
+  const Evict all{bytes, bytes};
+  const std::uint64_t dirty =
+      keeper_ != nullptr ? evict_clean(all, std::numeric_limits<std::uint64_t>::max()).dirty : 0;
+  if (keeper_ == nullptr) evict(all);
+  begin_call();
+  return dirty;
 }
 
 bool Images::evict_in_window(const BlockKey& key) {

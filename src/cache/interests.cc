@@ -61,7 +61,9 @@ Result<Interests::Entry> Interests::open(SessionId session, const InterestPart& 
   Interest fresh;
   fresh.instance = part.name.instance;
   fresh.authority = now;
-  return interests_.emplace(Key{session, part.name.interest}, std::move(fresh)).first;
+  const Entry entry = interests_.emplace(Key{session, part.name.interest}, std::move(fresh)).first;
+  enter(entry);
+  return entry;
 }
 
 Result<InterestAnswer> Interests::submit(SessionId session, const InterestPart& part, Asked asked,
@@ -75,7 +77,7 @@ Result<InterestAnswer> Interests::submit(SessionId session, const InterestPart& 
   Interest& interest = entry->second;
   if (interest.instance != part.name.instance) return reject("the interest is of another instance");
   ORBITKV_RETURN_IF_ERROR(check_authority(entry, part.authority));
-  interest.touched = now;
+  touch(entry, now);
   look(entry, now);
   const bool newer = part.name.operation > interest.operation;
   if (part.name.operation < interest.operation || (newer && part.first != 0))
@@ -102,7 +104,7 @@ Status Interests::begin(Entry entry, const InterestPart& part) {
                               interest.operation.value));
   }
   give_back(entry);
-  step(interest.state, InterestEvent::kNewer);
+  pass(entry, InterestEvent::kNewer);
   ++stats_.operations;
   interest.operation = part.name.operation;
   interest.group = part.group;
@@ -163,14 +165,14 @@ Status Interests::ask_prefix(Entry entry, const InterestPart& part, const Leases
   ORBITKV_ASSIGN_OR_RETURN(const QueryAnswer found, p_.leases.query(entry->first.first, query, target, now));
   interest.revision = found.revision;
   if (part.first + part.hashes.size() < part.total) {
-    step(interest.state, InterestEvent::kPart);
+    pass(entry, InterestEvent::kPart);
   } else if (found.hit_blocks == 0) {
     interest.why = found.why;
-    step(interest.state, InterestEvent::kMiss);
+    pass(entry, InterestEvent::kMiss);
   } else {
     interest.admitted = found.admitted;
     interest.blocks = found.loading ? 0 : found.hit_blocks;
-    step(interest.state, found.loading ? InterestEvent::kLoads : InterestEvent::kReady);
+    pass(entry, found.loading ? InterestEvent::kLoads : InterestEvent::kReady);
   }
   return ok_status();
 }
@@ -190,12 +192,12 @@ Status Interests::ask_recovery(Entry entry, const InterestPart& part, RecoveryPl
                            p_.recoveries.read(entry->first.first, query, std::move(plan), now));
   interest.revision = found.revision;
   if (part.first + part.hashes.size() < part.total) {
-    step(interest.state, InterestEvent::kPart);
+    pass(entry, InterestEvent::kPart);
   } else if (found.state == TicketState::kLoading) {
     interest.admitted = found.admitted;
-    step(interest.state, InterestEvent::kLoads);
+    pass(entry, InterestEvent::kLoads);
   } else {
-    settle(interest, found);
+    settle(entry, found);
   }
   return ok_status();
 }
@@ -212,17 +214,18 @@ TicketName Interests::ticket(Entry entry) {
           interest.tail ? TicketKind::kRecovery : TicketKind::kPrefix, true};
 }
 
-void Interests::settle(Interest& interest, const TicketAnswer& found) {
+void Interests::settle(Entry entry, const TicketAnswer& found) {
+  Interest& interest = entry->second;
   if (found.state == TicketState::kReady) {
     interest.blocks = interest.tail ? interest.total : found.hit_blocks;
-    step(interest.state, InterestEvent::kReady);
+    pass(entry, InterestEvent::kReady);
   } else if (found.state == TicketState::kMissing) {
     interest.why = found.why;
     interest.missing = found.missing;
-    step(interest.state, InterestEvent::kMiss);
+    pass(entry, InterestEvent::kMiss);
   } else {
     ++stats_.lost;
-    step(interest.state, InterestEvent::kLost);
+    pass(entry, InterestEvent::kLost);
   }
 }
 
@@ -242,9 +245,9 @@ void Interests::look(Entry entry, TimePoint now) {
     ++stats_.lost;
     end(entry, InterestEvent::kLost);
   } else if (interest.state == InterestState::kAcquiring) {
-    settle(interest, *found);
+    settle(entry, *found);
   }
-  if (interest.state != before) interest.touched = now;
+  if (interest.state != before) touch(entry, now);
 }
 
 // ---- ends ----
@@ -260,7 +263,7 @@ void Interests::give_back(Entry entry) {
 
 void Interests::end(Entry entry, InterestEvent event) {
   give_back(entry);
-  step(entry->second.state, event);
+  pass(entry, event);
   entry->second.blocks = 0;
   entry->second.revision = {};
   std::vector<Taken>().swap(entry->second.parts);
@@ -274,6 +277,7 @@ void Interests::end_session(SessionId session) {
   auto entry = interests_.lower_bound({session, InterestId()});
   while (entry != interests_.end() && entry->first.first == session) {
     end(entry, InterestEvent::kClose);
+    leave(entry);
     entry = interests_.erase(entry);
   }
   ids_[session.value] = {};
@@ -287,7 +291,7 @@ void Interests::expire(TimePoint now) {
     if (idle || (held && !stands(entry->second))) {
       ++stats_.lost;
       end(entry, InterestEvent::kLost);
-      entry->second.touched = now;
+      touch(entry, now);
     }
     const bool over = !holds(entry->second.state) && now >= entry->second.touched + config_.forget;
     entry = over ? forget(entry) : std::next(entry);
@@ -323,7 +327,7 @@ Result<InterestAnswer> Interests::call(SessionId session, const InterestCall& ca
     return nothing;
   }
   if (entry->second.instance != call.name.instance) return reject("the interest is of another instance");
-  entry->second.touched = now;
+  touch(entry, now);
   look(entry, now);
   if (call.verb == InterestVerb::kCancel) return cancel(entry, call.name.operation);
   ORBITKV_RETURN_IF_ERROR(check_authority(entry, call.authority));
@@ -342,6 +346,7 @@ InterestAnswer Interests::close(SessionId session, InterestId id) {
   out.authority = entry->second.authority;
   out.operation = entry->second.operation;
   end(entry, InterestEvent::kClose);
+  leave(entry);
   interests_.erase(entry);
   return out;
 }
@@ -378,7 +383,7 @@ Result<InterestAnswer> Interests::claim(Entry entry, const InterestCall& call, T
   TicketAnswer held = hold(entry, call.blocks, now);
   ORBITKV_CHECK(held.state == TicketState::kReady, "what was just looked at is there");
   stats_.claims += acquired ? 1 : 0;
-  step(interest.state, InterestEvent::kClaim);
+  pass(entry, InterestEvent::kClaim);
   interest.blocks = call.blocks;
   InterestAnswer out = answer(entry, call.name.operation);
   out.leases = std::move(held.leases);

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,7 +75,8 @@ class Interests {
     Leases& leases;
     Recoveries& recoveries;
   };
-  Interests(const Config& config, const Parts& parts) : config_(config), p_(parts), ids_(limits::kSessions) {}
+  Interests(const Config& config, const Parts& parts)
+      : config_(config), p_(parts), of_session_(limits::kSessions), ids_(limits::kSessions) {}
 
   // What the part's list is asked of: a target for a prefix, a plan for a recovery.
   struct Asked {
@@ -93,6 +96,14 @@ class Interests {
 
  private:
   using Key = std::pair<SessionId, InterestId>;
+  // Who makes room first: what holds nothing, and of that the oldest.
+  struct Age {
+    bool holds = false;
+    TimePoint touched;
+    InterestId id;
+    friend auto operator<=>(const Age&, const Age&) = default;
+  };
+  using Ages = std::set<Age>;
   // A part that was taken, to know it again.
   struct Taken {
     std::uint32_t next = 0;
@@ -112,6 +123,7 @@ class Interests {
     GroupId missing;
     std::vector<Taken> parts;
     TimePoint touched;
+    Age age;  // as it stands in the orders
   };
   using Entry = std::map<Key, Interest>::iterator;
 
@@ -131,8 +143,21 @@ class Interests {
   Status check_submit(const InterestPart& part) const;
   Result<Entry> open(SessionId session, const InterestPart& part, TimePoint when);
   Status make_room(SessionId session, const InstanceId& instance, TimePoint now);
-  template <class Of>
-  bool forget_oldest(Of of, TimePoint now);
+  void enter(Entry entry);
+  void leave(Entry entry);
+  void reorder(Entry entry);
+  void pass(Entry entry, InterestEvent event) {
+    step(entry->second.state, event);
+    reorder(entry);
+  }
+  void touch(Entry entry, TimePoint now) {
+    entry->second.touched = now;
+    reorder(entry);
+  }
+  struct Rank;
+  std::vector<Rank> beyond_their_share(SessionId session) const;
+  std::optional<Entry> oldest(std::vector<Rank>& ranks);
+  bool forget_oldest(std::vector<Rank> ranks, TimePoint now);
   Entry forget(Entry entry);
   Status begin(Entry entry, const InterestPart& part);
   enum class Order : std::uint8_t { kNext, kBefore, kAhead };
@@ -141,7 +166,7 @@ class Interests {
   Status ask_prefix(Entry entry, const InterestPart& part, const Leases::Target& target, TimePoint now);
   Status ask_recovery(Entry entry, const InterestPart& part, RecoveryPlan plan, TimePoint now);
   void look(Entry entry, TimePoint now);
-  void settle(Interest& interest, const TicketAnswer& answer);
+  void settle(Entry entry, const TicketAnswer& answer);
   InterestAnswer close(SessionId session, InterestId id);
   InterestAnswer cancel(Entry entry, InterestOperation operation);
   Result<InterestAnswer> claim(Entry entry, const InterestCall& call, TimePoint now);
@@ -155,6 +180,9 @@ class Interests {
   Config config_;
   Parts p_;
   std::map<Key, Interest> interests_;
+  std::vector<Ages> of_session_;
+  std::map<std::pair<SessionId, InstanceId>, Ages> of_instance_;
+  std::uint32_t shared_ = 0;      // beyond the share of their sessions
   std::vector<InterestIds> ids_;  // by session
   std::array<char, 12> name_{};   // of the ticket at hand
   InterestStats stats_;

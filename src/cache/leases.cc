@@ -99,6 +99,7 @@ Leases::Leases(const Config& config, const Parts& parts)
       budgets_(parts.budgets),
       line_(parts.line),
       loads_(parts.loads),
+      leftovers_(parts.leftovers),
       tier_(parts.tier),
       last_revision_(first_revision(config.seed)) {}
 
@@ -106,7 +107,6 @@ Leases::~Leases() {
   for (std::uint32_t i = 0; i < leases_.size(); ++i) {
     if (leases_[i].state != LeaseState::kRetired) retire(i, LeaseEvent::kCancel);
   }
-  while (unpins()) unpin_turn();
 }
 
 // Ids must not be guessable: whoever names a lease may consume it. A digest makes two; neither
@@ -130,6 +130,7 @@ Result<QueryAnswer> Leases::query(SessionId session, const QueryPart& part, cons
   ORBITKV_RETURN_IF_ERROR(check_part(part));
   expire(now);
   QueryAnswer answer;
+  leftovers_.pay(part.hashes.size());
   Seen seen{part, target, now};
   look_up(seen, answer);
   if (part.mode == QueryMode::kDiscover && part.first == 0 && seen.last()) {
@@ -247,9 +248,13 @@ Result<std::uint32_t> Leases::start(SessionId session_id, const Seen& seen) {
 
 // Another list under the same name: of the run so far the first `kept` hashes stay, as hashes;
 // pins, charge and the old lease id go. The wait of an unfinished one goes on: changing the
-// list wins no time.
+// list wins no time. So many that not all could stay at once: it is asked for anew.
 Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, QueryAnswer& answer) {
   Lease& lease = leases_[index];
+  if (kept > config_.turn_hashes) {
+    retire(index, LeaseEvent::kCancel);
+    return other_list();
+  }
   const bool claims = lease.prepared && !seen.part.prepare;
   const bool goes_on = lease.places.unfinished() && lease.state != LeaseState::kMissed && !claims;
   ORBITKV_RETURN_IF_ERROR(places_.reopen(lease.places));
@@ -267,15 +272,10 @@ Status Leases::restart(std::uint32_t index, std::uint32_t kept, Seen& seen, Quer
   stop_taking(index);
   step(lease.state, LeaseEvent::kNewList);
   const bool gives_up_loads = lease.pending > 0;
-  if (kept > 0) {
-    keep_all(lease, seen.target);
-    kept = std::min(kept, static_cast<std::uint32_t>(lease.kept->hashes.size()));
-    lease.kept->hashes.resize(kept);
-    lease.kept->beyond.clear();
-    lease.kept->passed = 0;
-  } else {
-    lease.kept.reset();
-  }
+  HashList front = front_of(lease, kept);
+  kept = static_cast<std::uint32_t>(front.size());
+  forget_kept(lease);
+  if (kept > 0) lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{seen.target, 0, std::move(front)});
   give_up(index);
   if (claims) begin_use(index);
   if (gives_up_loads) look_up(seen, answer);

@@ -27,7 +27,9 @@
 #include "base/time.h"
 #include "cache/budgets.h"
 #include "cache/core.h"
+#include "cache/hash_list.h"
 #include "cache/images.h"
+#include "cache/leftovers.h"
 #include "cache/loads.h"
 #include "cache/places.h"
 #include "cache/sessions.h"
@@ -103,7 +105,7 @@ struct LeaseValues {
   LeaseId id;                         // zero until the last part
   std::uint32_t total = 0, next = 0;  // hashes of the list; of them seen
   std::uint32_t hits = 0;             // leading run, pinned or kept
-  std::uint32_t pending = 0;          // of it: on their way from the tier
+  std::uint32_t pending = 0;          // loads that it waits for
   bool run_open = true;               // no gap so far
   bool early = false;                 // may be leased while the last blocks are on their way
   bool prepared = false;              // ahead of need: nobody has asked for it yet
@@ -134,23 +136,35 @@ struct Lease : LeaseValues {
   struct Kept {
     LeaseTarget target;
     std::size_t base = 0;  // of the run, the place of the first hash; those before are in `records`
-    std::vector<BlockHash> hashes = {};
-    std::vector<BlockHash> beyond = {};  // behind the run, where publishers may be waited for
-    std::size_t passed = 0;              // of them, in the run by now
-    std::span<const BlockHash> beyond_left() const { return std::span(beyond).subspan(passed); }
+    HashList hashes = {};
+    HashList beyond = {};    // behind the run, where publishers may be waited for
+    std::size_t passed = 0;  // of them, in the run by now
+    bool goes_on() const { return passed < beyond.size(); }
     // Taken over turns: the view that all records so far are in; the one that they are being looked
     // at in anew, and how many have been.
     Images::View view = {}, begun = {};
     std::size_t checked = 0;
+    bool over = false;  // its time was: nothing more is taken
+  };
+  // Of the loads that it waits for: the first places of their blocks, and of some that have ended. In
+  // order, of a member in none; limits::kLoads and some at most.
+  struct Waits {
+    std::vector<std::uint32_t> places;
+    std::size_t told = 0;  // leading ones that the tier has been told of
   };
   // Of one that has ended: another takes its place, and the room of its lists.
-  void begin() { static_cast<LeaseValues&>(*this) = {}; }
+  void begin() {
+    static_cast<LeaseValues&>(*this) = {};
+    waits.places.clear();
+    waits.told = 0;
+  }
 
   QueryName name;
   std::vector<RecordId> records;        // pinned; empty in discover mode
   std::vector<std::uint32_t> consumed;  // blocks, by rank
-  std::unique_ptr<Kept> kept;           // nullptr: there is no rest
-  Places places;                        // of one with a name
+  Waits waits;
+  std::unique_ptr<Kept> kept;  // nullptr: there is no rest
+  Places places;               // of one with a name
 };
 
 struct LeaseStats {
@@ -180,6 +194,7 @@ class Leases {
     Budgets& budgets;
     WaitingLine& line;
     Loads& loads;
+    Leftovers& leftovers;
     Tier* tier;
   };
   Leases(const Config& config, const Parts& parts);
@@ -201,7 +216,9 @@ class Leases {
   Status cancel(SessionId session, const TicketName& ticket, Revision revision);
   void end_session(SessionId session);
   void end_instance(const InstanceId& instance);
+  // limits::kEndsPerTurn of those whose time is over; the others with the next call.
   void expire(TimePoint now);
+  bool expires() const { return expires_; }
   // Ends preparations that stand in the way of a charge. False: there are none.
   bool end_prepared(AccountIndex account, Full full);
   // One that waits in line is tried.
@@ -214,10 +231,6 @@ class Leases {
   // Whoever waits for a load that is doomed and has not begun hears of it.
   void fail_doomed(TimePoint now);
 
-  // Pins of leases that ended or were cut, if they were more than limits::kUnpinsPerTurn. Loads are
-  // left at once: there are limits::kLoads at most.
-  bool unpins() const { return !ended_.empty(); }
-  void unpin_turn();
   // Long runs are taken, and lists that go on behind publishers looked at, one of them a turn.
   bool takes() const { return !taking_.empty() || extends_; }
   void take_turn(TimePoint now);
@@ -276,7 +289,8 @@ class Leases {
   struct Exact {
     LeaseIndex member;
     const Target& target;
-    std::span<const BlockHash> hashes;
+    const HashList& hashes;  // its pages are those from `first` on
+    std::uint32_t first = 0;
     std::span<const StoredPage> stored;  // of them, in order; the others are pinned
   };
   enum class Took : std::uint8_t { kAll, kLoads, kNoRoom };
@@ -361,7 +375,10 @@ class Leases {
   void answer_last(std::uint32_t index, TimePoint now, QueryAnswer& answer);
   void keep_part(std::uint32_t index, const Seen& seen);
   void append_part(Lease& lease, const Seen& seen, std::uint32_t pinned);
-  void keep_all(Lease& lease, const Target& target);
+  bool is_long(const Lease& lease) const { return lease.total > config_.turn_hashes; }
+  HashList front_of(const Lease& lease, std::size_t count);
+  void cut_kept(Lease& lease);
+  void forget_kept(Lease& lease);
   void end_list(std::uint32_t index, const Seen& seen);
   bool charge(Lease& lease, Full& full);
   Status check_prepared(const Lease& lease, const QueryPart& part) const;
@@ -398,7 +415,9 @@ class Leases {
   void time_out(std::uint32_t index, TimePoint now);
   void end_wait(std::uint32_t index, TimePoint now);
   void wait_until_end(std::uint32_t index);
-  bool nearly_there(const Lease& lease);
+  void await_load(std::uint32_t index, std::uint32_t position);
+  std::uint32_t first_load(const Lease& lease) const;
+  bool nearly_there(Lease& lease);
   void leave_loads(std::uint32_t index, std::size_t kept);
   void unpin_from(std::uint32_t index, std::size_t kept, ChargeIndex charge);
   void give_up(std::uint32_t index);
@@ -416,6 +435,7 @@ class Leases {
   Budgets& budgets_;
   WaitingLine& line_;
   Loads& loads_;
+  Leftovers& leftovers_;
   Tier* tier_;
   std::deque<Lease> leases_;
   std::vector<std::uint32_t> free_;
@@ -424,12 +444,6 @@ class Leases {
   std::uint64_t last_revision_, last_id_ = 0;
   std::array<std::byte, 32> ids_{};  // the next two, or the last one and the next
   PlaceCounts places_;
-  // What long leases held, or their tails: unpinned from the back, then the charge goes back.
-  struct Ended {
-    std::vector<RecordId> records;
-    ChargeIndex charge = kNoCharge;
-  };
-  std::deque<Ended> ended_;
   std::vector<MemberEvent> member_events_;
   std::vector<LeaseIndex> warmed_;
   const Publishing* publishing_ = nullptr;
@@ -437,6 +451,7 @@ class Leases {
   bool extends_ = false;                 // one of them has not looked at all that it may go on with
   std::deque<std::uint32_t> taking_;     // whose turn it is in front
   Deadlines deadlines_;
+  bool expires_ = false;  // more are over than one call ends
   // Of the part at hand.
   std::vector<Lookup> lookups_;
   std::vector<TierRef> stored_;

@@ -10,50 +10,67 @@ namespace orbitkv::cache {
 namespace {
 
 constexpr std::size_t kSlice = limits::kListSlice;  // for the caches: what one look-up fills
+constexpr std::size_t kAhead = 16;                  // records, of prefetches
 
 }  // namespace
 
 // ---- what is kept ----
 
 // Of a part that is not the last: what is in memory at the front of the run is pinned, the
-// rest of the run waits as hashes. Nothing is loaded before the whole list is known.
+// rest of the run waits as hashes. Nothing is loaded before the whole list is known. Of a long list
+// what is pinned is kept as hashes, too: where it has to let go there are too many for one turn.
 void Leases::keep_part(std::uint32_t index, const Seen& seen) {
   Lease& lease = leases_[index];
-  const std::uint32_t reach = seen.takes ? seen.reach() : 0;
-  std::uint32_t pinned = 0;
+  const bool all = is_long(lease);
+  if (all && lease.kept == nullptr && lease.records.empty())
+    lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{seen.target});
+  const bool pins = lease.kept == nullptr || (all && lease.kept->hashes.size() == lease.records.size());
+  const auto left = static_cast<std::uint32_t>(lease.hits - lease.records.size());
+  const std::uint32_t pinned = seen.takes && pins ? take_run(index, seen, std::min(seen.run, left)) : 0;
   if (lease.kept == nullptr) {
-    if (seen.takes) pinned = take_run(index, seen, seen.run);
-    if (pinned == (lease.full ? seen.part.hashes.size() : reach)) return;
+    const std::size_t most = seen.takes ? seen.reach() : 0;
+    if (pinned == (lease.full ? seen.part.hashes.size() : most)) return;
     lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{seen.target, lease.records.size()});
+    return append_part(lease, seen, pinned);
   }
-  append_part(lease, seen, pinned);
+  append_part(lease, seen, 0);
 }
 
 void Leases::append_part(Lease& lease, const Seen& seen, std::uint32_t pinned) {
   const std::uint32_t end = seen.takes ? seen.reach() : 0;
-  const auto add = [&](std::vector<BlockHash>& to, std::uint32_t from, std::size_t count) {
-    const auto hashes = seen.part.hashes.subspan(from, count);
-    to.insert(to.end(), hashes.begin(), hashes.end());
-  };
-  if (lease.kept->hashes.empty()) lease.kept->hashes.reserve(lease.total - lease.kept->base);
-  if (end > pinned) add(lease.kept->hashes, pinned, end - pinned);
-  if (lease.full) add(lease.kept->beyond, end, seen.part.hashes.size() - end);
+  if (end > pinned) lease.kept->hashes.add(seen.part.hashes.subspan(pinned, end - pinned));
+  if (lease.full) lease.kept->beyond.add(seen.part.hashes.subspan(end));
 }
 
-// The run as hashes, from its front. What is pinned stays so.
-void Leases::keep_all(Lease& lease, const Target& target) {
-  const std::size_t pinned = lease.records.size();
-  if (lease.kept == nullptr) lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{target, pinned});
-  Lease::Kept& kept = *lease.kept;
-  std::vector<BlockHash> front;
-  front.reserve(std::max(pinned, kept.base + kept.hashes.size()));
-  for (const RecordId record : lease.records) front.push_back(images_.table().hot(record).hash);
+// The first `count` of the run as hashes, or as many as it has: of one turn. What is pinned stays so.
+HashList Leases::front_of(const Lease& lease, std::size_t count) {
+  HashList front;
+  const std::size_t pinned = std::min(count, lease.records.size());
+  for (std::size_t i = 0; i < pinned; ++i) {
+    if (i + kAhead < pinned) images_.table().prefetch_hot(lease.records[i + kAhead]);
+    front.add(images_.table().hot(lease.records[i]).hash);
+  }
   // A run that was cut before them has none of them any more.
-  const std::size_t taken =
-      pinned < kept.base ? kept.hashes.size() : std::min(pinned - kept.base, kept.hashes.size());
-  front.insert(front.end(), kept.hashes.begin() + static_cast<std::ptrdiff_t>(taken), kept.hashes.end());
-  kept.hashes = std::move(front);
-  kept.base = 0;
+  if (lease.kept == nullptr || front.size() < lease.kept->base) return front;
+  while (front.size() < count) {
+    const auto more = lease.kept->hashes.from(front.size() - lease.kept->base, count - front.size());
+    if (more.empty()) break;
+    front.add(more);
+  }
+  return front;
+}
+
+// Of what is kept no more than the run.
+void Leases::cut_kept(Lease& lease) {
+  HashList rest = lease.kept->hashes.cut(lease.hits);
+  leftovers_.take(rest);
+}
+
+void Leases::forget_kept(Lease& lease) {
+  if (lease.kept == nullptr) return;
+  leftovers_.take(lease.kept->hashes);
+  leftovers_.take(lease.kept->beyond);
+  lease.kept.reset();
 }
 
 // ---- the charge ----
@@ -132,14 +149,18 @@ void Leases::keep_list(std::uint32_t index, const Seen& seen) {
   if (lease.kept == nullptr)
     lease.kept = std::make_unique<Lease::Kept>(Lease::Kept{seen.target, lease.records.size()});
   append_part(lease, seen, 0);
-  keep_all(lease, seen.target);
+  if (lease.kept->base > 0) {
+    HashList all = front_of(lease, lease.kept->base + lease.kept->hashes.size());
+    std::swap(lease.kept->hashes, all);
+    lease.kept->base = 0;
+  }
   give_up(index);
 }
 
 // Holds nothing from here on, so that those who have their budget can be served.
 void Leases::wait_in_line(std::uint32_t index) {
   Lease& lease = leases_[index];
-  lease.kept->hashes.resize(lease.hits);
+  cut_kept(lease);
   step(lease.state, LeaseEvent::kLastWaits);
   stand_in_line(index);
 }
@@ -198,7 +219,7 @@ bool Leases::take_some(std::uint32_t index, TimePoint now) {
     const std::size_t at = lease.records.size() - kept.base;
     if (at == kept.hashes.size()) return true;
     if (looks == 0) return false;
-    part.hashes = std::span(kept.hashes).subspan(at, std::min({kSlice, looks, kept.hashes.size() - at}));
+    part.hashes = kept.hashes.from(at, std::min(kSlice, looks));
     Seen seen{part, kept.target, now};
     look_up(seen, unused);
     seen.takes = true;
@@ -218,7 +239,8 @@ bool Leases::check_some(std::uint32_t index, TimePoint now) {
   const auto there = [&](RecordId r) { return images_.sealed(r) || images_.loading(r); };
   if (kept.checked == 0) kept.begun = images_.view();
   const std::size_t end = std::min(lease.records.size(), kept.checked + config_.turn_hashes);
-  while (kept.checked < end && there(lease.records[kept.checked])) ++kept.checked;
+  for (; kept.checked < end && there(lease.records[kept.checked]); ++kept.checked)
+    if (kept.checked + kAhead < end) images_.table().prefetch_hot(lease.records[kept.checked + kAhead]);
   if (kept.checked < end) {
     cut(index, static_cast<std::uint32_t>(kept.checked), now);
   } else if (end < lease.records.size()) {
@@ -249,16 +271,20 @@ void Leases::stop_taking(std::uint32_t index) {
   if (leases_[index].state == LeaseState::kTaking) std::erase(taking_, index);
 }
 
-// The wait is over: what has been taken is what there is.
+// The wait is over: what has been taken is what there is. If it was not seen in one view that is done
+// yet; not for ever.
 void Leases::end_taking(std::uint32_t index, TimePoint now) {
   Lease& lease = leases_[index];
-  const auto gone = [&](RecordId r) { return !images_.sealed(r) && !images_.loading(r); };
-  if (lease.kept->view != images_.view()) {
-    const auto end = std::find_if(lease.records.begin(), lease.records.end(), gone);
-    if (end != lease.records.end()) cut(index, static_cast<std::uint32_t>(end - lease.records.begin()), now);
+  if (std::exchange(lease.kept->over, true)) {
+    cut(index, 0, now);
+  } else {
+    lease.why = Missing::kTimeout;
+    count_late(lease);
+    shorten(lease, static_cast<std::uint32_t>(lease.records.size()));
+    budgets_.shrink(lease.charge, lease.hits * lease.block_bytes);
+    deadlines_.set(index, Term::kTake, now + kTakeAtLeast);
+    if (!check_some(index, now)) return;
   }
-  lease.why = Missing::kTimeout;
-  count_late(lease);
   stop_taking(index);
   begin_run(index, now);
 }
@@ -267,7 +293,7 @@ void Leases::end_taking(std::uint32_t index, TimePoint now) {
 void Leases::begin_run(std::uint32_t index, TimePoint now) {
   Lease& lease = leases_[index];
   const auto taken = static_cast<std::uint32_t>(lease.records.size());
-  lease.kept.reset();
+  forget_kept(lease);
   ORBITKV_CHECK(taken <= lease.hits, "a run that is longer than its charge");
   if (taken < lease.hits) {
     shorten(lease, taken);
@@ -290,7 +316,7 @@ void Leases::begin_run(std::uint32_t index, TimePoint now) {
 void Leases::end_wait(std::uint32_t index, TimePoint now) {
   Lease& lease = leases_[index];
   leave_line(lease);
-  lease.kept.reset();
+  forget_kept(lease);
   lease.why = Missing::kNoMemory;
   ++stats_.budget_misses;
   shorten(lease, 0);
@@ -323,7 +349,6 @@ void Leases::claim(std::uint32_t index, const Seen& seen) {
   begin_use(index);
   ++places_.prepared().claimed;
   budgets_.promote(lease.charge);
-  images_.mark_read(lease.records);
   stats_.hits += lease.hits;
   stats_.misses += lease.total - lease.hits;
   lease.untold = true;

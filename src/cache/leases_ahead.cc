@@ -17,10 +17,10 @@ constexpr std::size_t kPieceHashes = limits::kListSlice;
 
 // The run could go on with a block that another instance is saving.
 bool Leases::saved_next(const Lease& lease, TimePoint now) const {
-  if (lease.kept == nullptr || lease.kept->beyond_left().empty()) return false;
+  if (lease.kept == nullptr || !lease.kept->goes_on()) return false;
   const KeySpace& space = lease.kept->target.space;
   const RecordId record =
-      images_.table().find({lease.kept->beyond_left().front(), space.name_space, space.group});
+      images_.table().find({lease.kept->beyond[lease.kept->passed], space.name_space, space.group});
   return record != kNoRecord && publishing_->saved_by_others(record, lease.name.instance, now);
 }
 
@@ -60,7 +60,7 @@ void Leases::publisher_ended(std::uint32_t index, std::size_t& looks, TimePoint 
   cut_to_limit(index);
   Lease& lease = leases_[index];
   if (lease.hits == 0) return land(index, now);
-  lease.kept->hashes.resize(lease.hits);
+  cut_kept(lease);
   stand_in_line(index);
   line_.run(now);
   pump(now);
@@ -70,29 +70,24 @@ void Leases::publisher_ended(std::uint32_t index, std::size_t& looks, TimePoint 
 bool Leases::extend_run(std::uint32_t index, std::size_t& looks, TimePoint now) {
   Lease& lease = leases_[index];
   Lease::Kept& kept = *lease.kept;
-  const std::span<const BlockHash> beyond = kept.beyond_left();
   QueryPart part;
   QueryAnswer unused;
-  std::size_t taken = 0;
   bool all = true;
-  while (all && looks > 0 && taken < beyond.size()) {
-    const std::size_t count = std::min({kPieceHashes, looks, beyond.size() - taken});
-    part.hashes = beyond.subspan(taken, count);
-    looks -= count;
+  while (all && looks > 0 && kept.goes_on()) {
+    part.hashes = kept.beyond.from(kept.passed, std::min(kPieceHashes, looks));
+    looks -= part.hashes.size();
     Seen seen{part, kept.target, now};
     look_up(seen, unused);
     ask_tier(seen, unused);
-    taken += seen.reach();
-    all = seen.reach() == part.hashes.size();
+    const std::uint32_t more = seen.reach();
+    all = more == part.hashes.size();
+    kept.hashes.add(part.hashes.first(more));
+    kept.passed += more;
+    lease.hits += more;
+    stats_.hits += more;
+    stats_.misses -= more;
   }
-  const auto reached = beyond.first(taken);
-  kept.hashes.insert(kept.hashes.end(), reached.begin(), reached.end());
-  kept.passed += taken;
-  const auto more = static_cast<std::uint32_t>(taken);
-  lease.hits += more;
-  stats_.hits += more;
-  stats_.misses -= more;
-  return !all || kept.beyond_left().empty();
+  return !all || !kept.goes_on();
 }
 
 // The wait is over: what is in memory is what there is.
@@ -106,7 +101,7 @@ void Leases::give_up_on_publisher(std::uint32_t index, TimePoint now) {
   Full full = Full::kNothing;
   if (lease.hits == 0) return land(index, now);
   if (line_.count() > 0 || !charge(lease, full)) return end_wait(index, now);
-  lease.kept->hashes.resize(lease.hits);
+  cut_kept(lease);
   count_late(lease);
   take_kept(index, now);
   if (lease.state == LeaseState::kLoading) time_out(index, now);

@@ -69,7 +69,13 @@ void Leases::end_instance(const InstanceId& instance) {
 // ---- deadlines ----
 
 void Leases::expire(TimePoint now) {
-  for (std::uint32_t i = deadlines_.due(now); i != kNoLink; i = deadlines_.due(now)) end_due(i, now);
+  std::uint32_t ends = 0;
+  for (std::uint32_t i = deadlines_.due(now); i != kNoLink; i = deadlines_.due(now)) {
+    expires_ = ends++ == limits::kEndsPerTurn;
+    if (expires_) return;
+    end_due(i, now);
+  }
+  expires_ = false;
 }
 
 void Leases::end_due(std::uint32_t index, TimePoint now) {
@@ -165,33 +171,25 @@ std::uint32_t Leases::count(const InstanceId& instance) const {
 // tier has ended it.
 void Leases::leave_loads(std::uint32_t index, std::size_t kept) {
   Lease& lease = leases_[index];
-  for (std::size_t i = kept; i < lease.records.size() && lease.pending > 0; ++i) {
-    if (!images_.loading(lease.records[i])) continue;
-    loads_.leave(lease.records[i], LeaseIndex(index), lease.account);
+  std::vector<std::uint32_t>& places = lease.waits.places;
+  for (; !places.empty() && places.back() >= kept; places.pop_back()) {
+    const RecordId record = lease.records[places.back()];
+    if (!images_.loading(record)) continue;
+    loads_.leave(record, LeaseIndex(index), lease.account);
     --lease.pending;
   }
+  lease.waits.told = std::min(lease.waits.told, places.size());
 }
 
-// The pins from `kept` on and their charge, which go back together: at once, or over turns if they
-// are many. Reads that go on are charged for themselves, in the place of what goes back at once.
+// The pins from `kept` on and their charge, which go back together. Reads that go on are charged for
+// themselves, in the place of what goes back at once.
 void Leases::unpin_from(std::uint32_t index, std::size_t kept, ChargeIndex charge) {
   Lease& lease = leases_[index];
-  const bool many = lease.records.size() > kept + limits::kUnpinsPerTurn;
-  if (!many && charge != kNoCharge) budgets_.drop(charge);
-  if (kept >= lease.records.size()) return;
+  const std::size_t pins = lease.records.size() - std::min(kept, lease.records.size());
+  if (leftovers_.fits(pins) && charge != kNoCharge) budgets_.drop(std::exchange(charge, kNoCharge));
+  if (pins == 0) return;
   leave_loads(index, kept);
-  const std::span<const RecordId> tail = std::span(lease.records).subspan(kept);
-  if (many && kept == 0) {
-    ended_.push_back({std::move(lease.records), charge});
-    lease.records.clear();
-    return;
-  }
-  if (many) {
-    ended_.push_back({{tail.begin(), tail.end()}, charge});
-  } else {
-    images_.unpin(tail);
-  }
-  lease.records.resize(kept);
+  leftovers_.take(lease.records, {kept, use_of(lease), charge});
 }
 
 // Its hold on the charge and its pins. Restores may hold that charge on: its reads are charged
@@ -200,28 +198,17 @@ void Leases::give_up(std::uint32_t index) {
   unpin_from(index, 0, std::exchange(leases_[index].charge, kNoCharge));
 }
 
-void Leases::unpin_turn() {
-  Ended& ended = ended_.front();
-  const std::size_t count = std::min<std::size_t>(ended.records.size(), limits::kUnpinsPerTurn);
-  const std::size_t kept = ended.records.size() - count;
-  images_.unpin(std::span(ended.records).subspan(kept));
-  ended.records.resize(kept);
-  if (kept > 0) return;
-  if (ended.charge != kNoCharge) budgets_.drop(ended.charge);
-  ended_.pop_front();
-}
-
 void Leases::retire(std::uint32_t index, LeaseEvent event) {
   Lease& lease = leases_[index];
   leave_line(lease);
   stop_awaiting(index);
   stop_taking(index);
-  if (lease.recovery != kNoRecovery) std::erase(lease.records, kNoRecord);
   step(lease.state, event);
   deadlines_.clear(index);
   give_up(index);
-  lease.kept.reset();
+  forget_kept(lease);
   if (lease.records.capacity() > kKeptRecords) std::vector<RecordId>().swap(lease.records);
+  if (lease.waits.places.capacity() > kKeptRecords) std::vector<std::uint32_t>().swap(lease.waits.places);
   if (lease.id) {
     by_id_.erase(lease.id);
     lease.id = {};

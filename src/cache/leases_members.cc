@@ -44,18 +44,18 @@ Lease* Leases::member(LeaseIndex index, Revision revision) {
 
 void Leases::begin_exact(LeaseIndex member, const Target& target, std::uint32_t pages) {
   Lease& lease = leases_[member.value];
-  lease.records.assign(pages, kNoRecord);
+  lease.records.clear();
+  lease.records.reserve(pages);
   lease.total = lease.next = lease.hits = pages;
   lease.block_bytes = target.block_bytes();
 }
 
 void Leases::pin_exact(LeaseIndex member, std::uint32_t position, RecordId record) {
   Lease& lease = leases_[member.value];
+  if (lease.records.size() <= position) lease.records.resize(position + 1, kNoRecord);
   lease.records[position] = record;
-  images_.pin({&record, 1}, use_of(lease));
-  if (!images_.loading(record)) return;
-  loads_.join(record, {member, position});
-  ++lease.pending;
+  images_.pin({&record, 1});
+  if (images_.loading(record)) await_load(member.value, position);
 }
 
 // Lending slots evicts: nothing of these sets any more. What was stored when it was looked up may have
@@ -64,7 +64,7 @@ Leases::Took Leases::load_exact(std::span<const Exact> sets) {
   for (const Exact& set : sets) {
     const KeySpace& space = set.target.space;
     for (const StoredPage& page : set.stored) {
-      const BlockKey key{set.hashes[page.position], space.name_space, space.group};
+      const BlockKey key{set.hashes[set.first + page.position], space.name_space, space.group};
       const Use use = use_of(leases_[set.member.value]);
       RecordId record = images_.table().find(key);
       if (record == kNoRecord || !images_.serves(record, key))
@@ -96,8 +96,6 @@ void Leases::claim_member(LeaseIndex index) {
   lease.prepared = false;
   budgets_.promote(lease.charge);
   loads_.lanes().promote(index);
-  for (const RecordId& record : lease.records)
-    if (record != kNoRecord) images_.mark_read({&record, 1});  // it may be being looked up yet
   if (lease.id) stats_.hits += lease.hits;
 }
 

@@ -3,10 +3,18 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/limits.h"
 #include "base/text.h"
 #include "cache/leases.h"
 
 namespace orbitkv::cache {
+
+namespace {
+
+// Then those that have ended are left out.
+constexpr std::size_t kMostPlaces = limits::kLoads + limits::kLoads / 4;
+
+}  // namespace
 
 // ---- what the tables and the tier say of a part ----
 
@@ -98,11 +106,13 @@ std::uint32_t Leases::take_run(std::uint32_t index, const Seen& seen, std::uint3
   const std::uint32_t reach = std::min(seen.reach(), most);
   const std::uint32_t run = std::min(seen.run, most);
   // A list in many parts does not move its records with each.
-  if (records.capacity() < had + reach)
-    records.reserve(std::max<std::size_t>(had + reach, std::min<std::size_t>(2 * had, leases_[index].total)));
+  if (records.capacity() < had + reach) {
+    const std::size_t all = leases_[index].total;
+    records.reserve(is_long(leases_[index]) ? all : std::max(had + reach, std::min(2 * had, all)));
+  }
   for (std::uint32_t i = 0; i < run; ++i) records.push_back(seen.lookups[i].record);
   const Use use = use_of(leases_[index]);
-  images_.pin(std::span(records).subspan(had), use);
+  images_.pin(std::span(records).subspan(had));
   for (std::uint32_t i = reach; i-- > run && use == Use::kForeground;) {
     if (seen.lookups[i].record != kNoRecord) images_.touch(seen.lookups[i].record);
   }
@@ -131,11 +141,27 @@ bool Leases::want_block(std::uint32_t index, std::uint32_t i, const Seen& seen) 
   }
   const auto position = static_cast<std::uint32_t>(lease.records.size());
   lease.records.push_back(record);
-  images_.pin({&record, 1}, use_of(lease));
-  if (!images_.loading(record)) return true;
-  loads_.join(record, {LeaseIndex(index), position});
-  ++lease.pending;
+  images_.pin({&record, 1});
+  if (images_.loading(record)) await_load(index, position);
   return true;
+}
+
+void Leases::await_load(std::uint32_t index, std::uint32_t position) {
+  Lease& lease = leases_[index];
+  if (!loads_.join(lease.records[position], {LeaseIndex(index), position})) return;
+  ++lease.pending;
+  Lease::Waits& waits = lease.waits;
+  if (waits.places.size() >= kMostPlaces) {
+    std::erase_if(waits.places, [&](std::uint32_t at) { return !images_.loading(lease.records[at]); });
+    waits.told = 0;
+  }
+  waits.places.push_back(position);
+}
+
+std::uint32_t Leases::first_load(const Lease& lease) const {
+  const auto loads = [&](std::uint32_t at) { return images_.loading(lease.records[at]); };
+  const auto first = std::find_if(lease.waits.places.begin(), lease.waits.places.end(), loads);
+  return first == lease.waits.places.end() ? lease.hits : *first;
 }
 
 // ---- loads ----
@@ -158,9 +184,9 @@ void Leases::fail_doomed(TimePoint now) {
 
 // Everybody stops waiting before anybody's run changes.
 void Leases::settle(const Loads::Ended& ended, TimePoint now) {
-  for (const LoadWaiter& w : ended.waiters) leases_[w.lease.value].pending -= w.blocks;
+  for (const LoadWaiter& w : ended.waiters) --leases_[w.lease.value].pending;
   for (const LoadWaiter& w : ended.waiters) {
-    const Lease& lease = leases_[w.lease.value];
+    Lease& lease = leases_[w.lease.value];
     if (lease.state == LeaseState::kRetired || w.position >= lease.hits) continue;
     // What has been leased stays: a restore of it learns what has become of it.
     const bool leased = lease.state == LeaseState::kReady || lease.state == LeaseState::kConsuming;
@@ -179,10 +205,14 @@ void Leases::settle(const Loads::Ended& ended, TimePoint now) {
 }
 
 // Of an early lease: three quarters are there and the tier reads the rest.
-bool Leases::nearly_there(const Lease& lease) {
+bool Leases::nearly_there(Lease& lease) {
   if (!lease.early || lease.pending > lease.hits / 4) return false;
-  const auto waits = [&](RecordId r) { return images_.loading(r) && !loads_.submitted(r); };
-  return std::none_of(lease.records.begin(), lease.records.end(), waits);
+  const auto waits = [&](std::uint32_t at) {
+    return images_.loading(lease.records[at]) && !loads_.submitted(lease.records[at]);
+  };
+  std::size_t& told = lease.waits.told;
+  while (told < lease.waits.places.size() && !waits(lease.waits.places[told])) ++told;
+  return told == lease.waits.places.size();
 }
 
 // The run ends at `kept`: what would follow cannot be had.
@@ -212,11 +242,9 @@ void Leases::land(std::uint32_t index, TimePoint now) {
 // The wait is over: the leading run that has landed is what there is. Reads drain.
 void Leases::time_out(std::uint32_t index, TimePoint now) {
   Lease& lease = leases_[index];
-  const auto loads = [&](RecordId r) { return images_.loading(r); };
-  const auto first = std::find_if(lease.records.begin(), lease.records.end(), loads);
   count_late(lease);
   lease.why = Missing::kTimeout;
-  cut(index, static_cast<std::uint32_t>(first - lease.records.begin()), now);
+  cut(index, first_load(lease), now);
 }
 
 }  // namespace orbitkv::cache

@@ -61,12 +61,11 @@ std::vector<LoadWaiter>::iterator Loads::waiter_of(Load& load, LeaseIndex lease)
   return last == load.waiters.rend() ? load.waiters.end() : std::prev(last.base());
 }
 
-void Loads::join(RecordId record, const LoadWaiter& waiter) {
+bool Loads::join(RecordId record, const LoadWaiter& waiter) {
   Load& load = load_of(record);
-  if (const auto again = waiter_of(load, waiter.lease); again != load.waiters.end()) {
+  if (waiter_of(load, waiter.lease) != load.waiters.end()) {
     ++stats_.shared;
-    ++again->blocks;
-    return;
+    return false;
   }
   const bool alone = load.waiters.empty();
   if (!alone || load.state != LoadState::kQueued) ++stats_.shared;
@@ -76,6 +75,7 @@ void Loads::join(RecordId record, const LoadWaiter& waiter) {
     const LoadIndex index(p_.images.tag(record));
     if (lanes_.sooner(index, waiter.lease)) move(index.value, waiter.lease);
   }
+  return true;
 }
 
 void Loads::move(std::uint32_t index, LeaseIndex lane) {
@@ -93,7 +93,6 @@ void Loads::leave(RecordId record, LeaseIndex lease, AccountIndex account) {
   Load& load = load_of(record);
   const auto it = waiter_of(load, lease);
   ORBITKV_CHECK(it != load.waiters.end(), "the lease does not wait for this load");
-  if (--it->blocks > 0) return;
   *it = load.waiters.back();
   load.waiters.pop_back();
   const std::uint32_t index = p_.images.tag(record);
@@ -117,28 +116,33 @@ void Loads::go_on_without(std::uint32_t index, LeaseIndex left) {
   move(index, (it == load.waiters.end() ? load.waiters.front() : *it).lease);
 }
 
-void Loads::doom(NamespaceIndex name_space) {
-  for (Load& load : loads_) {
-    if (load.state != LoadState::kEnded && p_.images.key(load.record).name_space == name_space) {
-      load.doomed = true;
-    }
-  }
+template <class Of>
+void Loads::doom_if(Of of) {
+  for (Load& load : loads_) load.doomed = load.doomed || (load.state != LoadState::kEnded && of(load.record));
+  next_doomed_ = 0;
+}
+
+void Loads::doom(const std::vector<bool>& name_spaces) {
+  doom_if([&](RecordId record) {
+    const std::uint32_t of = p_.images.key(record).name_space.value;
+    return of < name_spaces.size() && name_spaces[of];
+  });
 }
 
 void Loads::doom(SlabSlot slab) {
-  for (Load& load : loads_) {
-    if (load.state != LoadState::kEnded && p_.images.on_slab(load.record, slab)) load.doomed = true;
-  }
+  doom_if([&](RecordId record) { return p_.images.on_slab(record, slab); });
 }
 
 const Loads::Ended* Loads::fail_doomed() {
-  const auto it = std::find_if(loads_.begin(), loads_.end(), [](const Load& load) {
-    return load.state == LoadState::kQueued && load.doomed;
-  });
-  if (it == loads_.end()) return nullptr;
-  lanes_.remove(LoadIndex(p_.images.tag(it->record)));
-  ++stats_.gone;
-  return report(p_.images.tag(it->record), LoadEvent::kGone);
+  for (; next_doomed_ < loads_.size(); ++next_doomed_) {
+    const Load& load = loads_[next_doomed_];
+    if (load.state != LoadState::kQueued || !load.doomed) continue;
+    const auto index = static_cast<std::uint32_t>(next_doomed_++);
+    lanes_.remove(LoadIndex(index));
+    ++stats_.gone;
+    return report(index, LoadEvent::kGone);
+  }
+  return nullptr;
 }
 
 // ---- to the tier ----

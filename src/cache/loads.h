@@ -22,11 +22,10 @@
 
 namespace orbitkv::cache {
 
-// A lease that has a load in its run, if that lists the block twice also more often.
+// A lease that has a load in its run, at this position first.
 struct LoadWaiter {
   LeaseIndex lease;
-  std::uint32_t position = 0;  // the first one
-  std::uint32_t blocks = 1;
+  std::uint32_t position = 0;
 };
 
 struct LoadStats {
@@ -58,10 +57,11 @@ class Loads {
   // Lends the slots of an absent image and queues it, or finds that it is queued already.
   // kNoRecord: no memory, a bound, or publishers have the image in hand. Evicts.
   RecordId start(const Want& want, LeaseIndex lane);
-  // Its turn comes as soon as that of the most urgent of those who wait. Positions rise.
-  void join(RecordId record, const LoadWaiter& waiter);
-  // One block of the lease, the last first. The last one who leaves takes along what the tier has not
-  // been told of. What it has been told of is charged to `account` until it ends.
+  // Its turn comes as soon as that of the most urgent of those who wait. Positions rise. False: the
+  // lease waits for it already.
+  bool join(RecordId record, const LoadWaiter& waiter);
+  // The last one who leaves takes along what the tier has not been told of. What it has been told of is
+  // charged to `account` until it ends.
   void leave(RecordId record, LeaseIndex lease, AccountIndex account);
   Lanes& lanes() { return lanes_; }
 
@@ -80,8 +80,8 @@ class Loads {
   const Ended* submit();
   const Ended* end(TransferId transfer, bool ok);  // nullptr: not one of ours
   void tier_ready() { busy_ = false; }
-  // Of a namespace that is dropped: whatever lands is not what is asked for any more.
-  void doom(NamespaceIndex name_space);
+  // Of namespaces that are dropped: whatever lands is not what is asked for any more.
+  void doom(const std::vector<bool>& name_spaces);
   // Those with a slot on a slab that retires.
   void doom(SlabSlot slab);
   // One of the doomed that the tier has not been told of, and there may be more. nullptr: none.
@@ -112,6 +112,8 @@ class Loads {
   bool within_bounds(ByteCount bytes) const;
   std::uint32_t take();
   void move(std::uint32_t index, LeaseIndex lane);
+  template <class Of>
+  void doom_if(Of of);
   void go_on_without(std::uint32_t index, LeaseIndex left);
   void stop_draining(Load& load);
   Result<TransferId> tell(const Load& load);
@@ -123,10 +125,11 @@ class Loads {
   std::deque<Load> loads_;
   std::vector<std::uint32_t> free_;
   std::unordered_map<TransferId, std::uint32_t> by_transfer_;
-  Lanes lanes_;        // those that are queued
-  bool busy_ = false;  // the tier said so
-  ByteCount bytes_;    // on their way, queued included
-  Ended ended_;        // the last one reported
+  std::size_t next_doomed_ = 0;  // of loads_, those before it have been looked at since the last doom()
+  Lanes lanes_;                  // those that are queued
+  bool busy_ = false;            // the tier said so
+  ByteCount bytes_;              // on their way, queued included
+  Ended ended_;                  // the last one reported
   std::vector<RecordId> ended_records_;
   std::vector<mem::Extent::Words> words_;
   std::vector<LoadedSlot> marks_;

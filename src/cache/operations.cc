@@ -57,8 +57,7 @@ Result<OperationIndex> Operations::open(const Want& want, Registration& registra
   op.device = registration.device;
   op.node = registration.node;
   op.open = true;
-  op.blocker = kNoOperation;
-  op.blocking_load = kNoRecord;
+  op.looks_again = false;
   op.lent = 0;
   op.awaited = false;
   op.on_device = on_device;

@@ -46,13 +46,11 @@ struct Operation {
   bool on_device = false;  // it counts against its device's share
   std::uint32_t lent = 0;  // save: of `slots`, those that are still there
 
-  TimePoint opened;                       // of a save
-  TimePoint deadline;                     // end of waiting for other publishers, or for the tier
-  OperationIndex blocker = kNoOperation;  // save, waiting: whom for,
-  RecordId blocking_load = kNoRecord;     // or the load of which image
-  bool for_memory = false;                // or the pool's first memory
-  bool awaited = false;                   // save: somebody waits for this one
-  ChargeIndex charge = kNoCharge;         // restore: of its lease, held
+  TimePoint opened;                // of a save
+  TimePoint deadline;              // end of waiting for other publishers, or for the tier
+  bool awaited = false;            // save: somebody waits for this one
+  bool looks_again = false;        // save, waiting: what it waited for has ended
+  ChargeIndex charge = kNoCharge;  // restore: of its lease, held
   mem::Reservation metadata;
 };
 

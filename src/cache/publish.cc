@@ -114,10 +114,7 @@ PublishAnswer Publisher::advance(OperationIndex index, TimePoint now) {
   }
   stats_.filtered += answer.resident + answer.waiting;
   lend_wanted(index, answer);
-  std::erase(waiting_, index);
-  op.blocker = kNoOperation;
-  op.blocking_load = kNoRecord;
-  op.for_memory = false;
+  stop_waiting(index);
   if (op.slots.empty()) {
     step(op.publish, PublishEvent::kNothing);
     p_.ports.reap(op.key);
@@ -132,13 +129,14 @@ PublishAnswer Publisher::advance(OperationIndex index, TimePoint now) {
 void Publisher::wait_for(OperationIndex index, const Blocker& blocker) {
   Operation& op = p_.operations.at(index);
   if (op.publish == PublishState::kSubmitted) {
-    waiting_.push_back(index);
+    waiting_.push_back({index, blocker});
     ++stats_.waits;
+  } else {
+    std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& w) {
+      return w.index == index;
+    })->blocker = blocker;
   }
   step(op.publish, PublishEvent::kWait);
-  op.blocker = blocker.operation;
-  op.blocking_load = blocker.load;
-  op.for_memory = blocker.memory;
   if (blocker.operation != kNoOperation) p_.operations.at(blocker.operation).awaited = true;
 }
 
@@ -225,7 +223,7 @@ void Publisher::commit(const Operation& op, std::size_t i, std::uint64_t digest,
 
 void Publisher::withdraw(OperationIndex index, const Error& why, TimePoint now) {
   if (!p_.grants.withdraw(index, why)) return;
-  std::erase(waiting_, index);
+  stop_waiting(index);
   for (const ImageSlot& slot : p_.operations.at(index).slots) p_.images.give_back(slot, now);
   finish(index, now);
 }
@@ -268,38 +266,51 @@ void Publisher::finish(OperationIndex index, TimePoint now) {
   if (awaited) wake_waiting(index, now);
 }
 
-void Publisher::wake_waiting(OperationIndex index, TimePoint now) {
-  std::vector<OperationIndex> woken;
-  for (const OperationIndex w : waiting_) {
-    if (p_.operations.at(w).blocker == index) woken.push_back(w);
+void Publisher::stop_waiting(OperationIndex index) {
+  p_.operations.at(index).looks_again = false;
+  std::erase_if(waiting_, [&](const Waiting& w) { return w.index == index; });
+}
+
+// They look again in their order, when nobody does.
+template <class Which>
+void Publisher::wake_if(Which which) {
+  for (const Waiting& w : waiting_) {
+    if (!which(w) || std::exchange(p_.operations.at(w.index).looks_again, true)) continue;
+    woken_.push_back(w.index);
   }
-  look_again(woken, now);
+}
+
+void Publisher::wake_waiting(OperationIndex index, TimePoint now) {
+  wake_if([&](const Waiting& w) { return w.blocker.operation == index; });
+  turn(now);
 }
 
 void Publisher::wake(RecordId record, TimePoint now) {
-  std::vector<OperationIndex> woken;
-  for (const OperationIndex w : waiting_) {
-    if (p_.operations.at(w).blocking_load == record) woken.push_back(w);
-  }
-  look_again(woken, now);
-}
-
-void Publisher::look_again(const std::vector<OperationIndex>& woken, TimePoint now) {
-  for (const OperationIndex w : woken) {
-    look_up(p_.operations.at(w));
-    advance(w, now);
-  }
+  wake_if([&](const Waiting& w) { return w.blocker.load == record; });
+  turn(now);
 }
 
 void Publisher::tick(TimePoint now) {
-  const std::vector<OperationIndex> waiting = waiting_;
-  for (const OperationIndex w : waiting) {
-    const Operation& op = p_.operations.at(w);
-    if (!op.open || op.publish != PublishState::kWaiting) continue;
-    if (op.deadline > now && !(op.for_memory && !p_.images.memory_coming())) continue;
+  const bool coming = p_.images.memory_coming();
+  wake_if([&](const Waiting& w) {
+    return p_.operations.at(w.index).deadline <= now || (w.blocker.memory && !coming);
+  });
+  turn(now);
+}
+
+void Publisher::turn(TimePoint now) {
+  if (std::exchange(looking_, true)) return;
+  for (; looks_ > 0 && !woken_.empty();) {
+    const OperationIndex index = woken_.front();
+    woken_.pop_front();
+    // It may have ended, and another be in its place.
+    Operation& op = p_.operations.at(index);
+    if (!std::exchange(op.looks_again, false)) continue;
+    looks_ -= std::min(looks_, op.hashes.size());
     look_up(op);
-    advance(w, now);
+    advance(index, now);
   }
+  looking_ = false;
 }
 
 }  // namespace orbitkv::cache

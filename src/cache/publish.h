@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,7 @@ class Publisher final : public Publishing {
     Grants& grants;
     Spill& spill;
     Duration wait;
+    std::uint32_t turn_hashes = limits::kLookUpsPerTurn;  // of those that look again
   };
   explicit Publisher(const Parts& parts) : p_(parts) {}
 
@@ -54,6 +56,10 @@ class Publisher final : public Publishing {
   // Those that have waited long enough go on without the blocks of others; those that waited for
   // memory when there is some.
   void tick(TimePoint now);
+  // Those whose wait is over look again, as many as a turn looks up; the others with the next one.
+  bool more() const { return !woken_.empty(); }
+  void begin_call() { looks_ = p_.turn_hashes; }
+  void turn(TimePoint now);
 
   bool saved_by_others(RecordId record, const InstanceId& instance, TimePoint now) const override;
 
@@ -73,7 +79,9 @@ class Publisher final : public Publishing {
   PublishAnswer classify(const Operation& op, Blocker& blocker) const;
   void lend_wanted(OperationIndex index, PublishAnswer& answer);
   void wait_for(OperationIndex index, const Blocker& blocker);
-  void look_again(const std::vector<OperationIndex>& woken, TimePoint now);
+  template <class Which>
+  void wake_if(Which which);
+  void stop_waiting(OperationIndex index);
   void look_up(const Operation& op);
   SlotState state_of(const Operation& op, std::size_t i, OperationIndex* owner) const;
   void commit(const Operation& op, std::size_t i, std::uint64_t digest, TimePoint now);
@@ -81,8 +89,15 @@ class Publisher final : public Publishing {
   void wake_waiting(OperationIndex index, TimePoint now);
 
   Parts p_;
-  std::vector<OperationIndex> waiting_;  // oldest first
-  std::vector<Lookup> lookups_;          // of the list at hand
+  struct Waiting {
+    OperationIndex index;
+    Blocker blocker;
+  };
+  std::vector<Waiting> waiting_;      // oldest first
+  std::deque<OperationIndex> woken_;  // that look again
+  bool looking_ = false;
+  std::size_t looks_ = limits::kLookUpsPerTurn;  // left of this call
+  std::vector<Lookup> lookups_;                  // of the list at hand
   ScratchSet repeats_;
   PublishStats stats_;
 };

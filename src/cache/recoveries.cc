@@ -123,7 +123,11 @@ Result<std::uint32_t> Recoveries::take_part(std::uint32_t index, const RecoveryP
 }
 
 bool Recoveries::recognise(Recovery& r, const RecoveryPart& part) const {
-  if (!std::equal(part.hashes.begin(), part.hashes.end(), r.hashes.begin() + part.first)) return false;
+  for (std::size_t at = 0; at < part.hashes.size();) {
+    const auto known = r.hashes.from(part.first + at, part.hashes.size() - at);
+    if (known.empty() || !std::equal(known.begin(), known.end(), part.hashes.begin() + at)) return false;
+    at += known.size();
+  }
   r.again_next = part.first + static_cast<std::uint32_t>(part.hashes.size());
   return true;
 }
@@ -145,7 +149,8 @@ Result<std::uint32_t> Recoveries::replace(std::uint32_t index, const RecoveryPar
   const bool goes_on =
       old.places.unfinished() && old.state != RecoveryState::kMissed && old.prepared == part.prepare;
   Begin begin{old.session, goes_on ? old.started : now, std::move(old.hashes), part.prepare};
-  begin.kept.resize(part.first);
+  HashList rest = begin.kept.cut(part.first);
+  p_.leftovers.take(rest);
   retire(index, RecoveryEvent::kCancel);
   ORBITKV_ASSIGN_OR_RETURN(const std::uint32_t fresh, start(std::move(begin), part, std::move(plan)));
   append(fresh, part, now);
@@ -176,7 +181,6 @@ Result<std::uint32_t> Recoveries::start(Begin begin, const RecoveryPart& part, R
   r.total = part.total;
   r.next = part.first;
   r.hashes = std::move(begin.kept);
-  r.hashes.reserve(r.total);  // they do not move as the parts come
   r.started = begin.started;
   r.prepared = begin.prepare;
   r.places = std::move(places);
@@ -187,7 +191,7 @@ Result<std::uint32_t> Recoveries::start(Begin begin, const RecoveryPart& part, R
 
 void Recoveries::append(std::uint32_t index, const RecoveryPart& part, TimePoint now) {
   Recovery& r = recoveries_[index];
-  r.hashes.insert(r.hashes.end(), part.hashes.begin(), part.hashes.end());
+  r.hashes.add(part.hashes);
   r.next += static_cast<std::uint32_t>(part.hashes.size());
   if (r.next < r.total) return step(r.state, RecoveryEvent::kPart);
   deadlines_.set(index, Term::kWait, wait_end(r));
@@ -243,7 +247,7 @@ void Recoveries::retire(std::uint32_t index, RecoveryEvent event) {
   end_members(r);
   p_.leases.places().give_back(std::move(r.places));
   by_name_.erase(by_name_.find(NameView{r.instance, r.request_id, r.interest}));
-  std::vector<BlockHash>().swap(r.hashes);
+  p_.leftovers.take(r.hashes);
   free_.push_back(index);
 }
 

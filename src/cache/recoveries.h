@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "cache/core.h"
+#include "cache/hash_list.h"
 #include "cache/images.h"
 #include "cache/leases.h"
 #include "cache/sessions.h"
@@ -59,6 +60,7 @@ class Recoveries {
     WaitingLine& line;
     Leases& leases;
     const Loads& loads;
+    Leftovers& leftovers;
     Tier* tier;
   };
   Recoveries(const Config& config, const Parts& parts) : config_(config), p_(parts) {}
@@ -125,7 +127,7 @@ class Recoveries {
   struct Begin {
     SessionId session;
     TimePoint started;
-    std::vector<BlockHash> kept;  // hashes before the part at hand
+    HashList kept;  // hashes before the part at hand
     bool prepare = false;
   };
   // What decides whether a set can be pinned and loaded: if it is the same, so is the answer.
@@ -158,7 +160,7 @@ class Recoveries {
     RecoveryPlan plan;
     std::uint32_t total = 0, next = 0;
     std::uint32_t again_next = 0;     // the same list may be asked again: how far it is the same
-    std::vector<BlockHash> hashes;    // `next` of them
+    HashList hashes;                  // `next` of them
     std::vector<LeaseIndex> members;  // one a group, while pages are held
     std::uint32_t members_left = 0;   // delivered and not ended
     Taking taking;                    // while it is looked up
@@ -228,6 +230,7 @@ class Recoveries {
   Deadlines deadlines_;
   std::deque<std::uint32_t> taking_;  // whose turn it is in front
   // Of the slice at hand.
+  std::vector<BlockHash> hashes_;
   std::vector<PageAt> pages_;
   std::vector<Lookup> lookups_;
   std::vector<BlockHash> asked_;

@@ -18,7 +18,12 @@ Recoveries::Slice Recoveries::part_of(const GroupPages& group, const Slice& slic
 bool Recoveries::look_up_group(const Recovery& r, const GroupPages& group, const Slice& slice) {
   const Slice part = part_of(group, slice);
   if (part.begin >= part.end) return true;
-  const auto hashes = std::span(r.hashes).subspan(part.begin, part.end - part.begin);
+  hashes_.clear();
+  while (hashes_.size() < part.end - part.begin) {
+    const auto more = r.hashes.from(part.begin + hashes_.size(), part.end - part.begin - hashes_.size());
+    hashes_.insert(hashes_.end(), more.begin(), more.end());
+  }
+  const std::span<const BlockHash> hashes(hashes_);
   const auto pages = std::span(pages_).subspan(part.begin - slice.begin, hashes.size());
   if (lookups_.size() < hashes.size()) lookups_.resize(hashes.size());
   p_.images.table().find_batch(group.target.space, hashes, lookups_);
@@ -166,8 +171,7 @@ Leases::Took Recoveries::load(Recovery& r) {
   std::vector<Leases::Exact> sets;
   for (std::size_t i = 0; i < r.plan.size(); ++i) {
     const GroupPages& g = r.plan[i];
-    sets.push_back(
-        {r.members[i], g.target, std::span(r.hashes).subspan(g.first, g.count), r.taking.stored[i]});
+    sets.push_back({r.members[i], g.target, r.hashes, g.first, r.taking.stored[i]});
   }
   return p_.leases.load_exact(sets);
 }

@@ -63,7 +63,7 @@ struct ColdRecord {
   std::uint64_t allocation;  // first slot; 0: absent
   EvictionClass eviction : 2;
   bool considered : 1;        // in its list, between the tail and the cursor
-  bool was_read : 1;          // a foreground read holds it or has held it since it was listed
+  bool was_read : 1;          // a foreground read has held it, and others hold it yet
   std::uint32_t units : 24;   // first slot, in 64 bytes; limits::kSlotImageBytes
   std::uint32_t total_units;  // all slots
   std::uint32_t pins;
@@ -147,6 +147,7 @@ class Residency {
   ColdRecord& cold(RecordId r) { return cold_[r.value]; }
   const ColdRecord& cold(RecordId r) const { return cold_[r.value]; }
   bool listed(RecordId record) const { return cold_[record.value].prev != kUnlisted; }
+  void prefetch_hot(RecordId record) const { __builtin_prefetch(&hot_[record.value]); }
   // Ahead of a change of the pins.
   void prefetch_pins(RecordId record) const { __builtin_prefetch(&cold_[record.value].pins, 1); }
   // Ahead of a move in the recency lists.

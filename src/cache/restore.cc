@@ -1,6 +1,7 @@
 #include "cache/restore.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/limits.h"
@@ -207,9 +208,7 @@ void Restorer::detach(OperationIndex index, SlabSlot slab) {
 
 void Restorer::finish(OperationIndex index) {
   Operation& op = p_.operations.at(index);
-  std::erase(op.pinned, kNoRecord);
-  p_.images.unpin(op.pinned);
-  drop_charge(op);
+  p_.leftovers.take(op.pinned, {0, Use::kForeground, std::exchange(op.charge, kNoCharge)});
   p_.operations.close(index);
 }
 

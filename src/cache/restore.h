@@ -31,6 +31,7 @@ class Restorer {
     Images& images;
     Budgets& budgets;
     Leases& leases;
+    Leftovers& leftovers;
     Operations& operations;
     Grants& grants;
     Spill& spill;

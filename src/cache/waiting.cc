@@ -83,7 +83,7 @@ void WaitingLine::forget(AccountIndex account) {
 // ---- turns ----
 
 void WaitingLine::run(TimePoint now) {
-  if (count_ == 0 || running_) return;
+  if (count_ == 0 || running_ || more_) return;
   running_ = true;
   pages_ = 0;
   while (count_ > 0 && pages_ < limits::kLinePagesPerTurn) {
@@ -105,6 +105,7 @@ void WaitingLine::run(TimePoint now) {
     }
   }
   running_ = false;
+  more_ = pages_ >= limits::kLinePagesPerTurn;
 }
 
 // Reservers that their own instance's limit had stopped come before all others, or go on reserving.

@@ -58,8 +58,11 @@ class WaitingLine {
   void refused(WaitingPlace place);
   // Its instance has ended, and nobody of it waits: the next one of that number begins anew.
   void forget(AccountIndex account);
-  // Admits whoever's turn it is and who fits, a bounded number of pages.
+  // Admits whoever's turn it is and who fits, a bounded number of pages. Nobody more when that bound was
+  // reached, until next_turn().
   void run(TimePoint now);
+  bool more() const { return more_ && count_ > 0; }
+  void next_turn() { more_ = false; }
   bool make_way(AccountIndex account, Full full) { return admitting_.make_way(account, full); }
 
   std::uint32_t count() const { return count_; }
@@ -103,6 +106,7 @@ class WaitingLine {
   std::uint64_t last_number_ = 0, pages_ = 0;
   std::uint32_t count_ = 0;
   bool running_ = false;
+  bool more_ = false;  // pages have reached their bound
 };
 
 }  // namespace orbitkv::cache

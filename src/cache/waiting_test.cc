@@ -78,7 +78,7 @@ class Scripted : public Admitting {
     if (counts) count_passes(waiter.index);
     one.charge = budgets.take(one.account, one.bytes, Use::kForeground);
     order.push_back(waiter.index);
-    return {Attempt::Outcome::kAdmitted, 1};
+    return {Attempt::Outcome::kAdmitted, pages};
   }
   bool make_way(AccountIndex, Full) override { return false; }
   // Of the first of each instance that the instance's limit does not keep.
@@ -100,6 +100,7 @@ class Scripted : public Admitting {
   std::vector<std::uint32_t> order;
   std::uint32_t last = 0;
   bool counts = false;
+  std::uint64_t pages = 1;  // that whoever is admitted looks up
   std::uint32_t tries = 0;  // of those that take
   std::map<std::uint32_t, std::uint32_t> passed;
   std::uint32_t most_passed = 0;
@@ -114,6 +115,26 @@ TEST(WaitingLine, first_come_first_served_within_an_instance) {
   s.end(held);
   EXPECT_EQ(s.order, (std::vector<std::uint32_t>{1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(s.line.count(a), 0u);
+}
+
+// What they look up is bounded: the others are admitted with the next turn, and nobody before it.
+TEST(WaitingLine, those_whose_pages_are_too_many_for_one_turn_wait_for_the_next) {
+  Scripted s({ByteCount(100), ByteCount(100)});
+  s.pages = limits::kLinePagesPerTurn / 2;
+  const AccountIndex a = s.open();
+  const auto held = s.ask(a, 100);
+  for (int i = 0; i < 5; ++i) s.ask(a, 20);
+  s.end(held);
+  EXPECT_EQ(s.order.size(), 3u);
+  s.line.run({});
+  EXPECT_EQ(s.order.size(), 3u);
+  for (const std::size_t admitted : {5u, 6u}) {
+    EXPECT_TRUE(s.line.more());
+    s.line.next_turn();
+    s.line.run({});
+    EXPECT_EQ(s.order.size(), admitted);
+  }
+  EXPECT_FALSE(s.line.more());
 }
 
 TEST(WaitingLine, instances_have_turns) {

@@ -155,7 +155,9 @@ void Warms::turn(TimePoint now) {
   if (!quiet()) return;
   for (Hint& hint : hints_) hint.no_room = false;
   // What an instance has no room for holds up nobody else's.
-  for (Hint* hint = next_hint(); hint != nullptr; hint = next_hint()) hint->no_room = !begin(*hint, now);
+  const std::uint64_t most = p_.leases.stats().looked_up + limits::kLookUpsPerTurn;
+  for (Hint* hint = next_hint(); hint != nullptr && p_.leases.stats().looked_up < most; hint = next_hint())
+    hint->no_room = !begin(*hint, now);
   p_.leases.pump(now);
 }
 
