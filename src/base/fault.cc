@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, kPoints> kNames = {
     "client_before_drained", "client_after_drained", "client_digest",       "manager_before_grant",
     "manager_before_reap",   "manager_lent",         "manager_sealed",      "manager_unsealed",
     "manager_retire_marked", "manager_adopted",      "manager_kept_format", "manager_kept_open",
-    "manager_not_ready",     "manager_no_memory"};
+    "manager_not_ready",     "manager_no_memory",    "manager_opening"};
 
 enum class Action : std::uint8_t { kNone, kStop, kKill, kFail, kFlip };
 constexpr std::array<std::string_view, 5> kActions = {"", "stop", "kill", "fail", "flip"};

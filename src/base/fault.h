@@ -33,6 +33,7 @@ enum class FaultPoint : std::uint8_t {
   kManagerKeptOpen,      // "manager_kept_open": a record of kept memory is being written: its seal is gone
   kManagerNotReady,      // "manager_not_ready": `fail`: it cannot start, after it took over what was kept
   kManagerNoMemory,      // "manager_no_memory": `fail`: the pool finds no memory this time
+  kManagerOpening,       // "manager_opening": what is on SSD is being read; `fail`: not in this turn
   kCount,
 };
 

@@ -25,7 +25,7 @@ constexpr std::string_view kNames[] = {
     "client_before_drained", "client_after_drained", "client_digest",       "manager_before_grant",
     "manager_before_reap",   "manager_lent",         "manager_sealed",      "manager_unsealed",
     "manager_retire_marked", "manager_adopted",      "manager_kept_format", "manager_kept_open",
-    "manager_not_ready",     "manager_no_memory"};
+    "manager_not_ready",     "manager_no_memory",    "manager_opening"};
 
 TEST_F(Fault, EveryPointHasItsName) {
   ASSERT_EQ(std::size(kNames), static_cast<std::size_t>(FaultPoint::kCount));

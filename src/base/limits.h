@@ -110,6 +110,8 @@ inline constexpr std::uint32_t kEvictLooks =
     4096;  // pinned images that a call passes over to find who may go
 inline constexpr std::uint32_t kEvictedAtOnce = 1024;  // images, if that is enough for what is asked for
 inline constexpr std::uint32_t kRetireLooks = 4096;  // records and slots that a turn of a retirement looks at
+inline constexpr Duration kStartSilence =
+    seconds(30);  // of a start without a sign of progress (daemon/fd_store.h)
 inline constexpr ByteCount kSlabBytes = kGiB;
 inline constexpr std::uint32_t kKeptDescriptors = kSlabs + 1024;  // that the keeper holds
 inline constexpr std::uint32_t kKeptNameBytes = 48;               // of one of them
@@ -143,6 +145,7 @@ inline constexpr std::uint32_t kStoreReads = 4096;        // records being read
 inline constexpr std::uint32_t kStoreWrites = 64 * 1024;  // accepted, not yet written
 inline constexpr std::uint32_t kStoreFlushes = 64;        // under way
 inline constexpr std::uint32_t kTombstones = 64 * 1024;   // ends of records that must still be kept
+inline constexpr std::uint32_t kRecoveredAStep = 64;  // records and segments that a step of the opening takes
 inline constexpr std::uint32_t kUnusedLooks = 64 * 1024;  // records that a turn of a drop by age looks at
 inline constexpr std::uint32_t kUnusedEnds = 4096;        // of them that it ends one by one
 inline constexpr std::uint32_t kSuspects = 64;            // records that wait to be verified again

@@ -63,11 +63,12 @@ Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* ti
       publisher({ports, images, instances, operations, grants, spill, c.publish_wait, c.turn_hashes}),
       restorer({ports, images, budgets, leases, leftovers, operations, grants, spill}),
       retirer({pool_in, images, loads, leases, operations, publisher, restorer, c.retire_store_wait,
-               c.retire_claim_wait}),
+               c.retire_claim_wait, c.retire_looks}),
       warms({sessions, line, leases}),
       drops({images, namespaces, loads}),
       interests({c.incarnation, c.reply_ttl, c.interest_idle}, {instances, namespaces, leases, recoveries}) {
   ORBITKV_CHECK(c.turn_hashes > 0, "turns that look nothing up never come to an end");
+  ORBITKV_CHECK(c.retire_looks > 0, "turns that look at nothing never end a retirement");
   ORBITKV_CHECK(c.turn_unpins > 0, "turns that give nothing back never come to an end");
   leases.set_publishing(publisher);
   if (tier != nullptr) images.set_keeper(&spill);
@@ -311,6 +312,7 @@ void Core::stored(TransferId transfer, bool ok, TimePoint) {
 }
 
 void Core::tier_ready(TimePoint now) {
+  impl_->namespaces.reopen_spaces();
   impl_->loads.tier_ready();
   impl_->leases.pump(now);
   impl_->wake(now);

@@ -92,6 +92,7 @@ struct CoreConfig {
   // Of a list that is complete, looked up at once; the rest over turns.
   std::uint32_t turn_hashes = limits::kLookUpsPerTurn;
   std::uint32_t turn_unpins = limits::kUnpinsPerTurn;  // likewise, of what has ended
+  std::uint32_t retire_looks = limits::kRetireLooks;   // of a turn of a retirement
   Incarnation incarnation = {};                        // of this life of the Manager
   mem::KeptTable* kept = nullptr;                      // where images outlive the process; outlives the core
   std::array<std::uint64_t, 2> seed{1,
@@ -455,7 +456,7 @@ class Core {
   // load that is not ok: they may hold anything.
   void loaded(TransferId transfer, bool ok, TimePoint now);
   void stored(TransferId transfer, bool ok, TimePoint now);
-  // It would take loads again.
+  // It would take loads again, or has read what it holds.
   void tier_ready(TimePoint now);
   // New pool capacity may let nothing wait; expiry, abandonment. Call at least every 250 ms.
   void tick(TimePoint now);

@@ -197,6 +197,31 @@ TEST(CoreKept, BlocksGoToTheTierBeforeTheirEngineRegisters) {
   EXPECT_EQ(tier.open.count(1), 1u);
 }
 
+TEST(CoreKept, ATierThatStillReadsWhatItHoldsIsAskedAgain) {
+  ScriptedTier tier;
+  Kept k(&tier);
+  Engine e(k.w);
+  k.w.store(e.worker, e.registration, hashes(1, 4));
+  tier.at_leave = Tier::Answer::kStore;
+  tier.opening = true;
+  NextLife next(k.w, 0, {}, &tier);
+  EXPECT_TRUE(next.world.core->lacks_spaces());
+  next.world.core->tier_ready(next.world.now);
+  EXPECT_TRUE(next.world.core->lacks_spaces());
+  tier.opening = false;
+  next.world.core->tier_ready(next.world.now);
+  EXPECT_FALSE(next.world.core->lacks_spaces());
+  EXPECT_EQ(tier.open.count(1), 2u) << "the other life's, too";
+  next.world.core->tier_ready(next.world.now);
+  EXPECT_EQ(tier.open.count(1), 2u);
+  next.world.core->evict(ByteCount(~std::uint64_t{0}), next.world.now);
+  EXPECT_EQ(tier.count(false), 4u);
+  while (const auto id = tier.oldest(false)) {
+    tier.end(*id, true);
+    next.world.core->stored(*id, true, next.world.now);
+  }
+}
+
 TEST(CoreKept, ATierThatKnowsNothingOfThemIsLackedUntilTheyRegister) {
   Kept k;
   Engine e(k.w);

@@ -41,6 +41,7 @@ class ScriptedTier : public Tier {
   // What it does.
   std::size_t most_loads = 1000, most_stores = 1000;
   Answer at_seal = Answer::kLater, at_leave = Answer::kNo;
+  bool opening = false;          // it has found none of what it holds yet
   std::set<std::uint64_t> gone;  // found, but no more when they are to be loaded
 
   // What happened.
@@ -87,6 +88,7 @@ class ScriptedTier : public Tier {
   }
   TierSpace reopen_space(const Kind& kind) override {
     reopened.push_back(kind);
+    if (opening) return kNoTierSpace;
     const auto it = spaces_.find(std::string(reinterpret_cast<const char*>(kind.digest.bytes.data()), 32));
     return it == spaces_.end() ? kNoTierSpace : TierSpace(*open.insert(it->second));
   }

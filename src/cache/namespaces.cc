@@ -1,6 +1,7 @@
 #include "cache/namespaces.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/limits.h"
@@ -91,12 +92,24 @@ void Namespaces::reopen_space(NamespaceIndex index, GroupId group, std::uint16_t
   if (tier_ == nullptr || space(index, group) != kNoTierSpace) return;
   Entry& entry = entries_.at(index.value);
   const TierSpace opened = tier_->reopen_space({entry.digest, group, shards, slot});
-  if (opened != kNoTierSpace) entry.spaces.push_back({group, opened, true});
+  if (opened != kNoTierSpace) return entry.spaces.push_back({group, opened, true});
+  const auto same = [&](const Wanted& each) { return each.group == group; };
+  if (std::none_of(entry.wanted.begin(), entry.wanted.end(), same))
+    entry.wanted.push_back({group, shards, slot});
+}
+
+void Namespaces::reopen_spaces() {
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    if (entries_[i].uses == 0) continue;
+    for (const Wanted& each : std::exchange(entries_[i].wanted, {}))
+      reopen_space(NamespaceIndex(i), each.group, each.shards, each.slot);
+  }
 }
 
 void Namespaces::close_spaces(Entry& entry) {
   for (const OfGroup& each : entry.spaces) tier_->close_space(each.space);
   entry.spaces.clear();
+  entry.wanted.clear();
 }
 
 bool Namespaces::lack_spaces() const {

@@ -55,6 +55,8 @@ class Namespaces {
   void open_spaces(NamespaceIndex index, const model::RankRegistration& rank);
   // Of images from an earlier life, until a rank registers.
   void reopen_space(NamespaceIndex index, GroupId group, std::uint16_t shards, ByteCount slot);
+  // Those that the tier had not found when it was asked.
+  void reopen_spaces();
   TierSpace space(NamespaceIndex index, GroupId group) const;
   bool lack_spaces() const;  // one that is used has none
 
@@ -64,12 +66,18 @@ class Namespaces {
     TierSpace space;
     bool reopened = false;
   };
+  struct Wanted {
+    GroupId group;
+    std::uint16_t shards = 1;
+    ByteCount slot;
+  };
   struct Entry {
     model::NamespaceDigest digest;
     std::uint32_t uses = 0;
     std::string text = {};
     std::vector<OfGroup> spaces = {};
     std::uint32_t drops = 0;
+    std::vector<Wanted> wanted = {};  // to be reopened; one a group
   };
   void set_text(NamespaceIndex index, std::string_view text);
   void close_spaces(Entry& entry);

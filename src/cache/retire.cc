@@ -51,7 +51,7 @@ bool Retirer::turn(TimePoint now) {
 bool Retirer::sweep_images(TimePoint now) {
   const Images::Store store = now < store_end_ ? Images::Store::kFirst : Images::Store::kNo;
   const std::uint32_t end = p_.images.table().high_water();
-  for (std::uint32_t looks = 0; next_ < end && looks < limits::kRetireLooks; ++looks) {
+  for (std::uint32_t looks = 0; next_ < end && looks < p_.looks; ++looks) {
     const RecordId record(next_);
     if (p_.images.on_slab(record, slab_)) {
       const bool visible = p_.images.sealed(record);
@@ -76,7 +76,7 @@ bool Retirer::touches(const Operation& op) const {
 
 bool Retirer::sweep_grants(TimePoint now) {
   for (std::uint32_t looks = 0; next_ < p_.operations.high_water(); ++next_) {
-    if (looks >= limits::kRetireLooks) return true;
+    if (looks >= p_.looks) return true;
     const Operation& op = p_.operations.at(OperationIndex(next_));
     looks += 1 + static_cast<std::uint32_t>(op.slots.size());
     if (op.open && touches(op)) take_grant_back(OperationIndex(next_), now);
@@ -134,7 +134,7 @@ void Retirer::settle_claims(TimePoint now) {
 // comes again.
 bool Retirer::strip() {
   std::uint32_t kept = next_;
-  const std::size_t end = std::min<std::size_t>(left_.size(), std::size_t{next_} + limits::kRetireLooks);
+  const std::size_t end = std::min<std::size_t>(left_.size(), std::size_t{next_} + p_.looks);
   for (std::size_t i = next_; i < end; ++i) {
     const RecordId record = left_[i];
     if (!p_.images.on_slab(record, slab_)) continue;

@@ -33,6 +33,7 @@ class Retirer {
     Restorer& restorer;
     Duration store_wait;  // for the tier to take what is worth storing
     Duration claim_wait;  // for claimed copies, from when no more can begin
+    std::uint32_t looks;  // records and slots that a turn looks at
   };
   explicit Retirer(const Parts& parts) : p_(parts) {}
 

@@ -45,7 +45,7 @@ class Tier {
   // again at the next registration.
   virtual TierSpace open_space(const model::RankRegistration& rank, GroupId group) = 0;
   // What was saved before the Manager started, and whose namespace nobody has registered yet. As
-  // open_space(), but only where the tier has found images of the kind. Not asked for: see Asked.
+  // open_space(), but only once the tier has found images of the kind. Not asked for: see Asked.
   struct Kind {
     model::NamespaceDigest digest;
     GroupId group;

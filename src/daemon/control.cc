@@ -171,10 +171,13 @@ Result<std::string> Control::list(const std::string& after) const {
                       {"bytes", space.bytes.value},
                       {"asked", space.asked}});
   }
-  return text_of({{"namespaces", spaces}, {"more", more}});
+  json answer = {{"namespaces", spaces}, {"more", more}};
+  if (!tier_->ready()) answer["reading"] = tier_->opening_text();
+  return text_of(answer);
 }
 
 bool Control::poll(TimePoint now) {
+  if (!waiting_.empty()) poll_waiting(now);
   if (!drops_.empty()) poll_drops();
   if (!evictions_.empty()) poll_evictions(now);
   return std::any_of(drops_.begin(), drops_.end(), [](const Drop& drop) { return drop.unused.has_value(); });

@@ -7,8 +7,9 @@
 // {"command": "pool_drain", "bytes": n | "slab": name},
 // {"command": "upgrade", "binary": path, "cold": bool}.
 // A drop is answered when memory was walked and it would survive a power loss, an eviction that waits
-// when what was being written has left; until then their questions wait here. Owned by the Manager; core
-// thread.
+// when what was being written has left; until then their questions wait here. A drop that is of the SSD,
+// too, begins when all of that has been read: before, what it names is not known. Owned by the Manager;
+// core thread.
 #pragma once
 
 #include <cstdint>
@@ -80,6 +81,12 @@ class Control {
     Answer answer;
     bool over() const { return !memory && !then_unused && !unused && flushes.empty(); }
   };
+  // One that has not begun: the SSD is being read.
+  struct Waiting {
+    DropAsked asked;
+    TimePoint give_up;
+    Answer answer;
+  };
   // One that goes on while blocks of it are being written.
   struct Eviction {
     ByteCount left;
@@ -99,6 +106,8 @@ class Control {
   std::vector<Space> spaces() const;
   Result<std::vector<Space>> chosen(const DropAsked& asked) const;
   void drop(const DropAsked& asked, TimePoint now, Answer answer);
+  void begin_drop(const DropAsked& asked, TimePoint now, Answer answer);
+  void poll_waiting(TimePoint now);
   void drop_stored(Drop& drop) const;
   void begin_unused(Drop& drop) const;
   void go_on_unused(Drop& drop) const;
@@ -113,6 +122,7 @@ class Control {
   Slabs& slabs_;
   void upgrade(const FdStore::Successor& successor, Answer answer) const;
   Succeed succeed_;
+  std::vector<Waiting> waiting_;
   std::vector<Drop> drops_;
   std::vector<Eviction> evictions_;
 };

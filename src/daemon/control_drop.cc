@@ -19,6 +19,7 @@ using nlohmann::json;
 // it fits a frame.
 static_assert(limits::kListedNamespaces * (6 * limits::kNamespaceBytes + 512) <
               limits::kSocketFrameBytes - 1024);
+constexpr Duration kReadingWait = seconds(50);                  // below what the operator's side waits
 constexpr std::size_t kLeastDigits = 8;                         // of a digest
 constexpr Duration kMemoryRemembers = seconds(45 * 24 * 3600);  // the age of a block
 // Beyond it the minutes of a last use wrap, and a block would look younger than it is.
@@ -160,9 +161,28 @@ void Control::go_on(Drop& drop) {
 }
 
 void Control::drop(const DropAsked& asked, TimePoint now, Answer answer) {
-  if (drops_.size() >= limits::kControlsWaiting)
+  if (drops_.size() + waiting_.size() >= limits::kControlsWaiting)
     return answer(
         busy(format_text("%u drops are under way; wait for their answers", limits::kControlsWaiting)));
+  if (asked.ssd && tier_ != nullptr && !tier_->ready())
+    return waiting_.push_back({asked, now + kReadingWait, std::move(answer)});
+  begin_drop(asked, now, std::move(answer));
+}
+
+void Control::poll_waiting(TimePoint now) {
+  for (Waiting& each : std::exchange(waiting_, {})) {
+    if (tier_->ready()) {
+      begin_drop(each.asked, now, std::move(each.answer));
+    } else if (now >= each.give_up) {
+      each.answer(busy("what the SSD store holds is still being read (" + tier_->opening_text() +
+                       "): nothing was dropped; ask again then"));
+    } else {
+      waiting_.push_back(std::move(each));
+    }
+  }
+}
+
+void Control::begin_drop(const DropAsked& asked, TimePoint now, Answer answer) {
   auto chosen_spaces = chosen(asked);
   if (!chosen_spaces.ok()) return answer(chosen_spaces.error());
   Drop drop;

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/limits.h"
 #include "base/result.h"
 #include "base/time.h"
 #include "base/unique_fd.h"
@@ -23,17 +24,14 @@
 
 namespace orbitkv::daemon {
 
-// Of a start without a sign of progress (fd_store.h: starting()).
-inline constexpr Duration kStartSilence = seconds(30);
-
 class Keeper {
  public:
   struct Options {
-    std::string binary;                    // of the first life; absolute
-    std::vector<std::string> arguments;    // without the program; --keeper-says and --keeper-fd are added
-    Duration backoff = milliseconds(100);  // after the first failure; doubled after each, up to 5 s
-    std::string socket = {};               // of the Managers; empty: none is claimed
-    Duration silence = kStartSilence;      // after which a start is ended; 0: never
+    std::string binary;                        // of the first life; absolute
+    std::vector<std::string> arguments;        // without the program; --keeper-says and --keeper-fd are added
+    Duration backoff = milliseconds(100);      // after the first failure; doubled after each, up to 5 s
+    std::string socket = {};                   // of the Managers; empty: none is claimed
+    Duration silence = limits::kStartSilence;  // after which a start is ended; 0: never
   };
   static Result<std::unique_ptr<Keeper>> create(const Options& options);
   // Until the child ends for good. Its exit status; 1: it was given up.

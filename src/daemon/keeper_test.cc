@@ -21,7 +21,7 @@ namespace {
 
 // In a process of its own: a keeper blocks signals and waits for children.
 int keep(const std::string& binary, const std::vector<std::string>& arguments, int signal = 0,
-         Duration silence = kStartSilence) {
+         Duration silence = limits::kStartSilence) {
   const pid_t pid = ::fork();
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // it goes with a test that fails; its child ends by itself

@@ -72,8 +72,9 @@ void Manager::leave_memory() {
   if (!memory_left_) return;
   // The store took none of them although it had nothing to do.
   if (report.kept > 0)
-    ORBITKV_WARN("%llu blocks are worth keeping and are given up: the SSD takes no writes now",
-                 static_cast<unsigned long long>(report.kept));
+    ORBITKV_WARN("%llu blocks are worth keeping and are given up: %s",
+                 static_cast<unsigned long long>(report.kept),
+                 ssd_->ready() ? "the SSD takes no writes now" : "what is on the SSD was still being read");
   ssd_->store().begin_close();
 }
 

@@ -1,10 +1,13 @@
 #include "daemon/ssd_tier.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/checksum.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/text.h"
 
@@ -54,7 +57,7 @@ Result<std::unique_ptr<SsdTier>> SsdTier::open(const Options& options) {
 
 Result<std::unique_ptr<SsdTier>> SsdTier::open(const Options& options, std::unique_ptr<ssd::Io> io) {
   std::unique_ptr<SsdTier> tier(new SsdTier(std::move(io), options.admission));
-  ORBITKV_ASSIGN_OR_RETURN(tier->store_, ssd::Store::open(options.store, *tier->io_));
+  ORBITKV_ASSIGN_OR_RETURN(tier->store_, ssd::Store::begin_open(options.store, *tier->io_));
   return tier;
 }
 
@@ -87,12 +90,19 @@ std::string SsdTier::opened_text() const {
     text += format_text("%s%s, %llu MiB", std::exchange(before, "; "), path.path.c_str(),
                         static_cast<unsigned long long>(path.capacity.value >> 20));
   }
-  const ssd::StoreStats stats = store_->stats();
   text += format_text("; policy %s, ", policy_name(admission_config_.policy));
   if (const std::uint64_t daily = admission_config_.daily_budget.value; daily > 0)
     text += format_text("%llu MiB a day, ", static_cast<unsigned long long>(daily >> 20));
-  return text + format_text("by %s; %llu blocks found in %.2f s", io_->name(),
-                            static_cast<unsigned long long>(stats.recovered), stats.recovery_seconds);
+  return text + format_text("by %s; its %llu segments are read while the Manager serves", io_->name(),
+                            static_cast<unsigned long long>(store_->opening().segments));
+}
+
+std::string SsdTier::opening_text() const {
+  const ssd::OpenProgress at = store_->opening();
+  std::string text = format_text("%llu of %llu segments", static_cast<unsigned long long>(at.segments_read),
+                                 static_cast<unsigned long long>(at.segments));
+  if (at.seconds_left > 0) text += format_text(", about %.0f s left", std::ceil(at.seconds_left));
+  return text;
 }
 
 mem::DeviceFiles SsdTier::files() const {
@@ -121,8 +131,14 @@ void SsdTier::remove_slab(SlabSlot slab) {
   mapping_->remove(slab);
 }
 
+TimePoint SsdTier::due() const {
+  return held_up_ ? TimePoint{std::numeric_limits<std::int64_t>::max()} : store_->due();
+}
+
 bool SsdTier::poll(cache::Core& core, TimePoint now) {
   events_.clear();
+  held_up_ = store_->opening().state == ssd::OpenState::kReading && fault_hit(FaultPoint::kManagerOpening);
+  if (held_up_) return false;
   store_->poll(now, events_);
   charge_copies(now);
   for (const ssd::StoreEvent& event : events_) {
@@ -137,8 +153,9 @@ bool SsdTier::poll(cache::Core& core, TimePoint now) {
       case ssd::StoreEvent::Kind::kFlushed: flushed_.push_back(event); break;
     }
   }
-  if (!events_.empty()) core.tier_ready(now);
-  return !events_.empty();
+  const bool opened = ready() && !std::exchange(told_ready_, true);
+  if (opened || !events_.empty()) core.tier_ready(now);
+  return opened || !events_.empty() || (!ready() && due() <= now);
 }
 
 // ---- spaces ----
@@ -185,6 +202,7 @@ void SsdTier::close_space(cache::TierSpace space) {
 // ---- blocks ----
 
 void SsdTier::find(cache::TierSpace space, std::span<const BlockHash> hashes, std::span<cache::TierRef> out) {
+  if (!ready()) missed_unready_ += hashes.size();
   if (found_.size() < hashes.size()) found_.resize(hashes.size());
   store_->find_batch(space_of(space), hashes, std::span(found_).first(hashes.size()));
   for (std::size_t i = 0; i < hashes.size(); ++i) out[i] = tier_of(found_[i]);
@@ -247,7 +265,8 @@ void SsdTier::asked(cache::TierSpace space, const Asked& blocks, const cache::Ti
   ssd::BlockContext context{first.position, first.length};
   for (std::size_t i = 0; i < blocks.hashes.size(); ++i) {
     const bool found = in(blocks.resident, i) || in(blocks.stored, i);
-    admission_.asked(admission_key({space, blocks.hashes[i]}), context, found);
+    // What is not known yet is no evidence.
+    if (found || ready()) admission_.asked(admission_key({space, blocks.hashes[i]}), context, found);
     ++context.position;
   }
 }

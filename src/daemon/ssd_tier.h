@@ -33,7 +33,9 @@ class SsdTier final : public cache::Tier {
     ssd::IoOptions io_options;
     ssd::AdmissionConfig admission;
   };
-  // Opens or makes the store and rebuilds its index. Errors name path and remedy.
+  // Opens or makes the store, which reads what it holds in turns of poll() until it is ready(): a
+  // block is not found before, and the store takes none, as when it is busy.
+  // Errors name path and remedy.
   static Result<std::unique_ptr<SsdTier>> open(const Options& options);
   // The same over an Io that is there already; Options' io and io_options mean nothing.
   static Result<std::unique_ptr<SsdTier>> open(const Options& options, std::unique_ptr<ssd::Io> io);
@@ -51,12 +53,13 @@ class SsdTier final : public cache::Tier {
 
   int completion_fd() const { return io_->completion_fd(); }
   bool active() const { return store_->active(); }
-  TimePoint due() const { return store_->due(); }  // poll() at the latest then
+  TimePoint due() const;  // poll() at the latest then
   // No load begins any more: kBusy.
   void stop_loads() { loads_stopped_ = true; }
   // The store's events of now, told to the core. Called in turns of the loop, not by the core.
-  // False: there were none.
+  // False: there were none, and nothing else can be done before the device has ended something.
   bool poll(cache::Core& core, TimePoint now);
+  bool ready() const { return store_->ready(); }
 
   // ---- for the operator ----
   ssd::Store& store() { return *store_; }
@@ -65,7 +68,10 @@ class SsdTier final : public cache::Tier {
   const char* io_name() const { return io_->name(); }
   // All that this process has locked, as one number; 0: there are files that only it can open.
   mem::DeviceFiles files() const;
-  std::string opened_text() const;                       // what there is, for the log at the start
+  std::string opened_text() const;   // what there is, for the log at the start
+  std::string opening_text() const;  // "12 of 90 segments, about 3 s left"; while it is not ready
+  // Look-ups of blocks that DRAM had not, while it was not ready: all of them misses.
+  std::uint64_t missed_unready() const { return missed_unready_; }
   bool asked_for_any() const { return asked_for_any_; }  // an engine has registered since the start
   // Drops of namespaces that have become durable, or could not, since the last call.
   std::vector<ssd::StoreEvent> take_flushed() { return std::exchange(flushed_, {}); }
@@ -112,6 +118,9 @@ class SsdTier final : public cache::Tier {
   std::vector<mem::SlabInfo> unmapped_;
   ByteCount copies_charged_;  // of the store's, when it reclaims
   bool asked_for_any_ = false, loads_stopped_ = false;
+  bool told_ready_ = false;  // the core
+  bool held_up_ = false;     // a fault: the last turn read nothing
+  std::uint64_t missed_unready_ = 0;
   std::vector<ssd::StoreEvent> events_;  // of the poll() at hand
   std::vector<ssd::StoreEvent> flushed_;
   std::vector<ssd::StoredRef> found_;  // of the find() at hand

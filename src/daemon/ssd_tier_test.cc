@@ -33,6 +33,12 @@ class SsdTierTest : public testing::Test {
   ~SsdTierTest() override { ::unlink(path_.c_str()); }
 
   std::unique_ptr<SsdTier> open(ByteCount daily_budget = {}) {
+    auto tier = begin_open(daily_budget);
+    std::vector<ssd::StoreEvent> events;
+    while (!tier->ready()) tier->store().poll(monotonic_now(), events);
+    return tier;
+  }
+  std::unique_ptr<SsdTier> begin_open(ByteCount daily_budget = {}) {
     SsdTier::Options options;
     options.io = ssd::IoKind::kThreads;
     options.store.segment = kMiB;
@@ -52,7 +58,7 @@ class SsdTierTest : public testing::Test {
 TEST_F(SsdTierTest, SaysWhatItOpened) {
   const std::string text = open(3 * kMiB)->opened_text();
   EXPECT_NE(text.find(path_ + ", 15 MiB"), std::string::npos) << text;
-  for (const char* part : {"policy all", "3 MiB a day", "by threads", "0 blocks found"})
+  for (const char* part : {"policy all", "3 MiB a day", "by threads", "15 segments are read"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
@@ -108,6 +114,23 @@ TEST_F(SsdTierTest, ASpaceThatWasFoundCanBeUsedBeforeAnybodyAsksForIt) {
   tier->close_space(space);
   tier->close_space(space);
   pool_->release(mem::Extent::restore(extent));
+}
+
+TEST_F(SsdTierTest, WhatIsLookedForBeforeItIsReadIsMissedAndCounted) {
+  const auto tier = begin_open();
+  ASSERT_FALSE(tier->ready());
+  EXPECT_NE(tier->opening_text().find("0 of 15 segments"), std::string::npos) << tier->opening_text();
+  const cache::TierSpace space = tier->open_space(rank_of("{\"v\":1}"), GroupId(0));
+  ASSERT_NE(space, cache::kNoTierSpace);
+  std::array<cache::TierRef, 2> found{cache::TierRef{1, 1}, cache::TierRef{1, 1}};
+  tier->find(space, std::array<BlockHash, 2>{}, found);
+  EXPECT_FALSE(found[0] || found[1]);
+  EXPECT_EQ(tier->missed_unready(), 2u);
+  std::vector<ssd::StoreEvent> events;
+  while (!tier->ready()) tier->store().poll(monotonic_now(), events);
+  tier->find(space, std::array<BlockHash, 2>{}, found);
+  EXPECT_EQ(tier->missed_unready(), 2u);
+  tier->close_space(space);
 }
 
 // No address space for it, say: its blocks stay in memory, and the Manager goes on.

@@ -24,10 +24,12 @@ const char* state_name(Session::Life life, Health health) {
 }
 
 constexpr std::array kRefusals = {"none",         "queue_full",    "no_space", "index_full",
-                                  "device_error", "write_stopped", "dropped"};
+                                  "device_error", "write_stopped", "dropped",  "opening"};
+constexpr std::array kOpenStates = {"reading", "settling", "ready", "giving_up", "given_up"};
 constexpr std::array kLosses = {"none",     "reclaimed",    "corrupt", "namespace",
                                 "replaced", "device_error", "unused"};
 static_assert(kRefusals.size() == static_cast<std::size_t>(ssd::Refusal::kCount));
+static_assert(kOpenStates.size() == ssd::kOpenStates);
 static_assert(kLosses.size() == static_cast<std::size_t>(ssd::Loss::kCount));
 
 template <std::size_t N>
@@ -57,7 +59,15 @@ json paths_json(const ssd::Store& store) {
 json ssd_json(const SsdTier& tier) {
   const ssd::StoreStats store = tier.store().stats();
   const ssd::AdmissionStats admission = tier.admission_stats();
+  const ssd::OpenProgress opening = tier.store().opening();
   return {{"io", tier.io_name()},
+          {"state", kOpenStates[static_cast<std::size_t>(opening.state)]},
+          {"opening",
+           {{"ready", tier.ready()},
+            {"segments", opening.segments},
+            {"segments_read", opening.segments_read},
+            {"seconds_left", tier.ready() ? 0.0 : opening.seconds_left},
+            {"missed", tier.missed_unready()}}},
           {"paths", paths_json(tier.store())},
           {"records", store.records},
           {"recovered", store.recovered},

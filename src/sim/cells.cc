@@ -59,6 +59,8 @@ constexpr std::array kHealthStates = {"healthy", "stalled", "condemned"};
 constexpr std::array kHealthEvents = {"sign", "silent", "condemn"};
 constexpr std::array kSlabStates = {"raw", "touched", "collapsed", "offered", "retiring", "gone"};
 constexpr std::array kDropped = {"nothing", "some_blocks", "all_blocks", "records"};
+constexpr std::array kOpening = {"reading", "settling"};
+constexpr std::array kMetOpening = {"death", "upgrade", "drop"};
 constexpr std::array kKeptLenders = {"device", "unheard", "wrong", "later"};
 constexpr std::array kRecordStateNames = {"free",    "reserved", "preparing", "granted", "active",
                                           "drained", "reaped",   "failed",    "revoked", "acknowledged"};
@@ -82,6 +84,7 @@ static_assert(named<daemon::Health, daemon::HealthEvent>(kHealthStates, kHealthE
 static_assert(kSeatStates.size() == client::kSeatStates && kSeatEvents.size() == client::kSeatEvents);
 static_assert(kSlabStates.size() == mem::detail::kSlabStates);
 static_assert(kDropped.size() == static_cast<std::size_t>(Dropped::kCount));
+static_assert(kMetOpening.size() == static_cast<std::size_t>(MetOpening::kCount));
 static_assert(kKeptLenders.size() == static_cast<std::size_t>(KeptLender::kCount));
 static_assert(kRecordStateNames.size() == shm::kRecordStates);
 
@@ -178,6 +181,7 @@ void mark_met(std::size_t meeter, const Met& met) {
 std::array<bool, kKeptLenders.size()> g_lenders{};
 std::array<bool, shm::kRecordStates> g_lent_records{};
 std::array<std::array<bool, kDropped.size()>, 2> g_dropped{};
+std::array<std::array<bool, kMetOpening.size()>, kOpening.size()> g_opening{};
 
 // Calls each(row, column, mark) for every legal cell of a table.
 template <class State, class Event, class Rows, class Columns, class Each>
@@ -215,6 +219,13 @@ void each_seat_cell(Each each) {
 }
 
 template <class Each>
+void each_opening(Each each) {
+  for (std::size_t state = 0; state < kOpening.size(); ++state)
+    for (std::size_t i = 0; i < kMetOpening.size(); ++i)
+      each("opening", kOpening[state], kMetOpening[i], g_opening[state][i]);
+}
+
+template <class Each>
 void each_slab_edge(Each each) {
   for (std::size_t from = 0; from < kSlabStates.size(); ++from)
     for (std::size_t to = 0; to < kSlabStates.size(); ++to)
@@ -243,6 +254,7 @@ void each_cell_of_all(Each each) {
   each_slab_edge(each);
   each_kept(each);
   each_drop(each);
+  each_opening(each);
   for (const shm::RecordEdge& edge : shm::kRecordEdges) {
     const auto from = static_cast<std::size_t>(edge.from), to = static_cast<std::size_t>(edge.to);
     each("record", kRecordStateNames[from], kRecordStateNames[to], shm::passed_edges()[from][to]);
@@ -339,6 +351,11 @@ void mark_kept(shm::RecordState state) {
 
 void mark_drop(bool aged, Dropped what) {
   g_dropped[aged ? 1 : 0][static_cast<std::size_t>(what)] = true;
+}
+
+void mark_opening(ssd::OpenState state, MetOpening what) {
+  if (const auto row = static_cast<std::size_t>(state); row < g_opening.size())
+    g_opening[row][static_cast<std::size_t>(what)] = true;
 }
 
 void mark_retirement(cache::RetireState state, const cache::Census& census) {

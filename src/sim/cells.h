@@ -13,6 +13,7 @@
 #include "cache/census.h"
 #include "shm/record_state.h"
 #include "sim/actions.h"
+#include "ssd/open_state.h"
 
 namespace orbitkv::sim {
 
@@ -44,6 +45,9 @@ void mark_kept(shm::RecordState state);
 // What a drop took, of an age or of any: nothing, blocks and left others, all blocks; records on SSD.
 enum class Dropped : std::uint8_t { kNothing, kSome, kAll, kRecords, kCount };
 void mark_drop(bool aged, Dropped what);
+// What came while the store was being opened.
+enum class MetOpening : std::uint8_t { kDeath, kUpgrade, kDrop, kCount };
+void mark_opening(ssd::OpenState state, MetOpening what);
 // So does a slab that retires, when it comes to a state.
 void mark_retirement(cache::RetireState state, const cache::Census& census);
 

@@ -74,6 +74,7 @@ void draw_crowding(Random& random, Config& config) {
       random.percent(45) ? random.one_of<std::uint32_t>({1024, 1536, 4096}) : limits::kPlanBankBytes;
   config.core.reply_ttl = random.percent(20) ? milliseconds(100) : seconds(5);
   config.core.turn_hashes = random.one_of<std::uint32_t>({1, 1, 3, limits::kLookUpsPerTurn});
+  config.core.retire_looks = random.one_of<std::uint32_t>({1, 2, 4, limits::kRetireLooks});
   if (config.core.turn_hashes < limits::kLookUpsPerTurn) config.core.turn_unpins = config.core.turn_hashes;
 }
 

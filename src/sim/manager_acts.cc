@@ -43,6 +43,7 @@ void ManagerNode::drop(std::uint64_t word) {
   question += R"(, "unused_s": )" + std::to_string(60 * minutes) + R"(, "where": ")" +
               kWhere[(word >> 12) % std::size(kWhere)] + '"';
   if ((word >> 16) % 8 == 0) question += R"(, "dry_run": true)";
+  mark_opening(MetOpening::kDrop);
   ask(question + "}", [this, aged = minutes > 0](const Result<std::string>& answer) {
     if (answer.ok() && alive()) note_drop(aged, *answer);
   });

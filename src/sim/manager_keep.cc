@@ -253,6 +253,7 @@ void ManagerNode::on_store() {
 void ManagerNode::upgrade() {
   if (!listens() || !keep_ || leaving_ || !keep_->succeed({}).ok()) return;
   leaving_ = true;
+  mark_opening(MetOpening::kUpgrade);
   if (tier_) tier_->stop_loads();
   leave_deadline_ = world_.now() + kDeviceWithin;
   world_.events().after(kAnswerFirst, [this, life = life_] {

@@ -127,6 +127,7 @@ Status ManagerNode::open_store() {
   options.store.max_records = 1 << 16;
   options.store.flush = config.ssd.flush;
   options.store.reads = config.ssd.reads;
+  options.store.recovered_a_step = static_cast<std::uint32_t>(world_.random(0x09E4u, life_).between(1, 64));
   options.store.write_queue = ByteCount(config.pool.value / 8);  // as the daemon
   options.admission.policy = static_cast<ssd::WritePolicy>(config.ssd.policy);
   options.admission.history = 1 << 12;
@@ -151,8 +152,14 @@ void ManagerNode::start_after(Duration delay) {
   });
 }
 
+// What comes while the store is being read.
+void ManagerNode::mark_opening(MetOpening what) const {
+  if (tier_ && !tier_->ready()) sim::mark_opening(tier_->store().opening().state, what);
+}
+
 // Nothing is taken down for others to see: what the objects say while they go, nobody hears.
 void ManagerNode::end_life(std::uint64_t word) {
+  mark_opening(MetOpening::kDeath);
   if (!doomed_) tables_ = Frozen(shelf_.all("table-"));
   device_writes_ = disk_.writes();
   disk_.crash(word, doomed_ ? std::optional(disk_log_) : std::nullopt);

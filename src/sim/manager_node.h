@@ -158,6 +158,7 @@ class ManagerNode final : private daemon::Host::Owner {
   void doom();
   void leave_when_quiet();
   void end_life(std::uint64_t word);
+  void mark_opening(MetOpening what) const;
   void start_after(Duration delay);
   void plant_in_table();
   void note_retirement(const cache::Census& before);

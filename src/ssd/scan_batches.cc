@@ -1,7 +1,6 @@
 #include "ssd/scan_batches.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/limits.h"
@@ -18,114 +17,9 @@ bool same_space(const SpaceEntry& a, const SpaceEntry& b) {
          a.shape.text == b.shape.text;
 }
 
-class BatchScan {
- public:
-  BatchScan(ScanReads& reads, const SegmentFile& where, EntryList& out)
-      : where_(where), pages_(reads, where), out_(out) {}
-
-  Result<BatchesFound> run() {
-    for (std::uint32_t at = 1; at < where_.segment.pages;) {
-      pages_.release_before(at);
-      ORBITKV_ASSIGN_OR_RETURN(const std::uint32_t next, step(at));
-      at = next;
-    }
-    found_.damaged += pages_.unreadable();
-    return found_;
-  }
-
- private:
-  // Where to look next.
-  Result<std::uint32_t> step(std::uint32_t at) {
-    ORBITKV_ASSIGN_OR_RETURN(const auto page, pages_.page(at));
-    if (!may_be_batch(page, at, where_.segment)) return at + 1;
-    const auto head = peek_batch(page, at, where_.segment);
-    if (!head.ok() || head->number < next_batch_) return damaged(at + 1);
-    ORBITKV_RETURN_IF_ERROR(copy_descriptor(*head));
-    if (!decode_batch(descriptor_, *head, where_.segment, batch_).ok()) return damaged(at + 1);
-    next_batch_ = head->number + 1;
-    found_.end = head->pages.end();
-    if (!take_spaces()) return damaged(head->pages.end());
-    for (const RecordEntry& record : batch_.records) ORBITKV_RETURN_IF_ERROR(take_record(record));
-    for (const Tombstone& tombstone : batch_.tombstones) {
-      out_.tombstones.push_back(tombstone);
-      note(tombstone.sequence);
-    }
-    return head->pages.end();
-  }
-
-  std::uint32_t damaged(std::uint32_t next) {
-    ++found_.damaged;
-    return next;
-  }
-
-  // Short where a page of it cannot be read.
-  Status copy_descriptor(const BatchHead& head) {
-    descriptor_.clear();
-    for (std::uint32_t i = 0; i < head.descriptor_pages; ++i) {
-      ORBITKV_ASSIGN_OR_RETURN(const auto page, pages_.page(head.pages.first + i));
-      descriptor_.insert(descriptor_.end(), page.begin(), page.end());
-    }
-    return ok_status();
-  }
-
-  // A number means one space in all of the segment.
-  bool take_spaces() {
-    for (const SpaceEntry& space : batch_.spaces)
-      if (const SpaceEntry* known = out_.space(space.number); known != nullptr && !same_space(*known, space))
-        return false;
-    for (SpaceEntry& space : batch_.spaces)
-      if (out_.space(space.number) == nullptr) out_.spaces.push_back(std::move(space));
-    return true;
-  }
-
-  Status take_record(const RecordEntry& record) {
-    const auto marks = batch_.marks_of(record);
-    const SpaceShape& shape = out_.space(record.space)->shape;
-    const ImageLayout layout = image_layout(shape);
-    ImageCheck check(shape, layout);
-    bool good = true;
-    for (std::uint16_t i = 0; i < record.shards && good; ++i) {
-      check.begin(record.hash, ShardId(i), marks[i]);
-      const PageRange image{record.first_page + i * record.image_pages, record.image_pages};
-      ORBITKV_RETURN_IF_ERROR(feed(image, check));
-      good = check.state() == ImageCheck::State::kGood;
-    }
-    if (!good) {
-      ++found_.damaged;
-      return ok_status();
-    }
-    RecordEntry taken = record;
-    taken.first_mark = static_cast<std::uint32_t>(out_.marks.size());
-    out_.marks.insert(out_.marks.end(), marks.begin(), marks.end());
-    out_.records.push_back(taken);
-    note(record.sequence);
-    return ok_status();
-  }
-
-  Status feed(const PageRange& image, ImageCheck& check) {
-    for (std::uint32_t at = image.first; at < image.end(); ++at) {
-      pages_.release_before(at);
-      ORBITKV_ASSIGN_OR_RETURN(const auto page, pages_.page(at));
-      if (page.empty() || check.feed(page) != ImageCheck::State::kMore) break;
-    }
-    return ok_status();
-  }
-
-  void note(RecordSequence sequence) {
-    RecordSequence& least = out_.min_sequence;
-    if (least.value == 0 || sequence < least) least = sequence;
-  }
-
-  const SegmentFile& where_;
-  SegmentPages pages_;
-  EntryList& out_;
-  EntryList batch_;
-  std::vector<std::byte> descriptor_;
-  std::uint32_t next_batch_ = 0;
-  BatchesFound found_;
-};
-
 }  // namespace
+
+// ---- pages ----
 
 SegmentPages::SegmentPages(ScanReads& reads, const SegmentFile& where)
     : reads_(reads), where_(where), chunks_(reads.slots(), Chunk::kReading) {}
@@ -135,9 +29,8 @@ void SegmentPages::read_ahead() {
   while (next_ < chunks && next_ < first_ + reads_.slots()) {
     const std::uint32_t slot = next_ % reads_.slots();
     const std::uint32_t page = next_ * kChunkPages;
-    const std::uint32_t pages = std::min(kChunkPages, where_.segment.pages - page);
     chunks_[slot] = Chunk::kReading;
-    reads_.start(ReadSlot(slot), where_.file, where_.offset + page * kPageBytes, pages);
+    reads_.start(ReadSlot(slot), where_.page(page), std::min(kChunkPages, where_.segment.pages - page));
     ++next_;
   }
 }
@@ -152,27 +45,165 @@ void SegmentPages::let_go() {
   while (first_ < std::min(released_, next_) && chunks_[first_ % reads_.slots()] != Chunk::kReading) ++first_;
 }
 
-Result<std::span<const std::byte>> SegmentPages::page(std::uint32_t number) {
-  const std::uint32_t chunk = number / kChunkPages;
-  read_ahead();
-  const std::uint32_t slot = chunk % reads_.slots();
-  while (chunk >= next_ || chunks_[slot] == Chunk::kReading) {
-    ORBITKV_ASSIGN_OR_RETURN(const auto done, reads_.wait());
-    chunks_[done.slot.value] = done.error == 0 ? Chunk::kRead : Chunk::kFailed;
-    unreadable_ += done.error == 0 ? 0 : 1;
-    let_go();
-    read_ahead();
+void SegmentPages::take_results() {
+  while (const auto done = reads_.next()) {
+    chunks_[done->slot.value] = done->error == 0 ? Chunk::kRead : Chunk::kFailed;
+    unreadable_ += done->error == 0 ? 0 : 1;
   }
+  let_go();
+}
+
+std::optional<std::span<const std::byte>> SegmentPages::page(std::uint32_t number) {
+  take_results();
+  read_ahead();
+  const std::uint32_t chunk = number / kChunkPages;
+  const std::uint32_t slot = chunk % reads_.slots();
+  if (chunk >= next_ || chunks_[slot] == Chunk::kReading) return std::nullopt;
   if (chunks_[slot] == Chunk::kFailed) return std::span<const std::byte>();
   const std::span<const std::byte> buffer = reads_.buffer(ReadSlot(slot));
   return buffer.subspan(number % kChunkPages * kPageBytes, kPageBytes);
 }
 
-Result<BatchesFound> scan_batches(ScanReads& reads, const SegmentFile& where, EntryList& out) {
-  out.clear();
-  auto found = BatchScan(reads, where, out).run();
-  reads.drain();
-  return found;
+bool SegmentPages::ended() {
+  take_results();
+  return reads_.in_flight() == 0;
+}
+
+// ---- batches ----
+
+BatchScan::BatchScan(ScanReads& reads, const SegmentFile& where, EntryList& out)
+    : where_(where), pages_(reads, where), out_(out) {
+  out_.clear();
+}
+
+bool BatchScan::go_on(std::uint32_t pages) {
+  rests_ = false;
+  for (; pages > 0 && !rests_; --pages) {
+    if (for_ == For::kBatch && at_ >= where_.segment.pages) {
+      rests_ = !pages_.ended();
+      if (rests_) return false;
+      found_.damaged += pages_.unreadable();
+      return true;
+    }
+    const auto page = pages_.page(wanted());
+    rests_ = !page;
+    if (page) take(*page);
+  }
+  return false;
+}
+
+std::uint32_t BatchScan::wanted() const {
+  switch (for_) {
+    case For::kBatch: return at_;
+    case For::kDescriptor: return head_.pages.first + page_;
+    case For::kImage: break;
+  }
+  return record().first_page + shard_ * record().image_pages + page_;
+}
+
+void BatchScan::take(std::span<const std::byte> page) {
+  switch (for_) {
+    case For::kBatch: return look_for_batch(page);
+    case For::kDescriptor: return add_to_descriptor(page);
+    case For::kImage: return take_image_page(page);
+  }
+}
+
+void BatchScan::look_from(std::uint32_t next) {
+  for_ = For::kBatch;
+  at_ = next;
+  pages_.release_before(at_);
+}
+
+void BatchScan::damaged(std::uint32_t next) {
+  ++found_.damaged;
+  look_from(next);
+}
+
+void BatchScan::look_for_batch(std::span<const std::byte> page) {
+  if (!may_be_batch(page, at_, where_.segment)) return look_from(at_ + 1);
+  const auto head = peek_batch(page, at_, where_.segment);
+  if (!head.ok() || head->number < next_batch_) return damaged(at_ + 1);
+  head_ = *head;
+  descriptor_.clear();
+  page_ = 0;
+  for_ = For::kDescriptor;
+}
+
+// Short where a page of it cannot be read.
+void BatchScan::add_to_descriptor(std::span<const std::byte> page) {
+  descriptor_.insert(descriptor_.end(), page.begin(), page.end());
+  if (++page_ == head_.descriptor_pages) take_batch();
+}
+
+void BatchScan::take_batch() {
+  if (!decode_batch(descriptor_, head_, where_.segment, batch_).ok()) return damaged(at_ + 1);
+  next_batch_ = head_.number + 1;
+  found_.end = head_.pages.end();
+  if (!take_spaces()) return damaged(head_.pages.end());
+  record_ = 0;
+  begin_record();
+}
+
+// A number means one space in all of the segment.
+bool BatchScan::take_spaces() {
+  for (const SpaceEntry& space : batch_.spaces)
+    if (const SpaceEntry* known = out_.space(space.number); known != nullptr && !same_space(*known, space))
+      return false;
+  for (SpaceEntry& space : batch_.spaces)
+    if (out_.space(space.number) == nullptr) out_.spaces.push_back(std::move(space));
+  return true;
+}
+
+// The next one of the batch, or what stands behind its records.
+void BatchScan::begin_record() {
+  if (record_ < batch_.records.size()) {
+    const SpaceShape& shape = out_.space(record().space)->shape;
+    check_.reset();
+    layout_ = image_layout(shape);
+    check_.emplace(shape, layout_);
+    shard_ = 0;
+    return begin_image();
+  }
+  for (const Tombstone& tombstone : batch_.tombstones) {
+    out_.tombstones.push_back(tombstone);
+    note(tombstone.sequence);
+  }
+  look_from(head_.pages.end());
+}
+
+void BatchScan::begin_image() {
+  check_->begin(record().hash, ShardId(shard_), batch_.marks_of(record())[shard_]);
+  page_ = 0;
+  for_ = For::kImage;
+  pages_.release_before(wanted());
+}
+
+void BatchScan::take_image_page(std::span<const std::byte> page) {
+  const bool more = !page.empty() && check_->feed(page) == ImageCheck::State::kMore;
+  if (more && ++page_ < record().image_pages) return pages_.release_before(wanted());
+  const bool good = check_->state() == ImageCheck::State::kGood;
+  if (good && ++shard_ < record().shards) return begin_image();
+  if (good)
+    take_record();
+  else
+    ++found_.damaged;
+  ++record_;
+  begin_record();
+}
+
+void BatchScan::take_record() {
+  const auto marks = batch_.marks_of(record());
+  RecordEntry taken = record();
+  taken.first_mark = static_cast<std::uint32_t>(out_.marks.size());
+  out_.marks.insert(out_.marks.end(), marks.begin(), marks.end());
+  out_.records.push_back(taken);
+  note(taken.sequence);
+}
+
+void BatchScan::note(RecordSequence sequence) {
+  RecordSequence& least = out_.min_sequence;
+  if (least.value == 0 || sequence < least) least = sequence;
 }
 
 }  // namespace orbitkv::ssd

@@ -1,8 +1,9 @@
 // A bounded number of reads on their way, each into a buffer of its own, for the scan. One
-// thread; the Io is its alone. Never lets its buffers go while the device may write them.
+// thread; never waits: results are there when the Dispatch has been pumped. A read that the
+// device refuses is tried once more, for what it loses is lost for good. Who ends before its
+// reads have ended drains the Dispatch first.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -10,9 +11,8 @@
 #include <vector>
 
 #include "base/mapped_array.h"
-#include "base/result.h"
+#include "ssd/dispatch.h"
 #include "ssd/format.h"
-#include "ssd/io.h"
 
 namespace orbitkv::ssd {
 
@@ -23,46 +23,43 @@ class ScanReads {
   static constexpr std::uint32_t kSlotPages = 64;
   static constexpr std::uint32_t kLeastSlots = 4;
 
-  ScanReads(Io& io, int stop_fd, std::uint32_t slots);
-  ~ScanReads() { drain(); }
+  ScanReads(Dispatch& io, std::uint32_t slots);
   ScanReads(const ScanReads&) = delete;
   ScanReads& operator=(const ScanReads&) = delete;
 
-  std::uint32_t slots() const { return static_cast<std::uint32_t>(slots_.size()); }
-  std::uint32_t in_flight() const { return in_flight_; }
+  std::uint32_t slots() const { return slots_; }
+  std::uint32_t in_flight() const { return in_flight_; }  // those that nobody has taken included
   std::span<std::byte> buffer(ReadSlot slot);
-  // Into the first bytes of the slot's buffer, or into `memory`. The slot is idle.
-  void start(ReadSlot slot, FileIndex file, std::uint64_t offset, std::uint32_t pages);
-  void start(ReadSlot slot, FileIndex file, std::uint64_t offset, std::span<std::byte> memory);
+  struct Place {
+    FileIndex file;
+    std::uint64_t offset = 0;
+  };
+  // Into the first pages of the slot's buffer, or into `memory`. The slot is idle.
+  void start(ReadSlot slot, const Place& place, std::uint32_t pages);
+  void start(ReadSlot slot, const Place& place, std::span<std::byte> memory);
   struct Done {
     ReadSlot slot;
     int error = 0;
   };
-  // The next one that ended; something is on its way. kBusy: stop_fd is readable.
-  Result<Done> wait();
-  void drain();  // waits for what is on its way and forgets it
-  // Reads all of `memory`, a multiple of kPageBytes, through idle slots. kRecompute: the
-  // device did not; kBusy as wait(). Nothing is on its way before and after.
-  Status read_all(FileIndex file, std::uint64_t offset, std::span<std::byte> memory);
+  std::optional<Done> next();  // one that ended
+  bool any() const { return !done_.empty(); }
   ByteCount read() const { return read_; }
 
  private:
-  struct Slot {
-    std::span<std::byte> piece;
-    IoRequest request;
+  struct Read {
+    ReadSlot slot;
+    Place place;
+    std::span<std::byte> memory;
+    bool again = false;
   };
+  void submit(const Read& read);
+  void ended(const Read& read, int error);
 
-  bool stopped() const;
-  void submit();
-
-  Io& io_;
-  const int stop_fd_;
+  Dispatch& io_;
+  const std::uint32_t slots_;
   MappedBytes memory_;
-  std::vector<Slot> slots_;
-  std::deque<std::uint32_t> waiting_;  // not yet taken by the Io
-  std::uint32_t in_flight_ = 0;        // waiting ones included
-  std::array<IoResult, 64> results_;
-  std::size_t result_ = 0, result_count_ = 0;
+  std::deque<Done> done_;
+  std::uint32_t in_flight_ = 0;
   ByteCount read_;
 };
 

@@ -56,8 +56,8 @@ class Segments {
     RecordSequence sequence;
   };
   bool may_hold(const Ended& ended, std::optional<SegmentIndex> but) const;
-  // A path of the set is not here: its segments may hold anything.
-  void set_incomplete() { incomplete_ = true; }
+  // A path of the set is not here, or not all has been read: segments may hold anything.
+  void set_incomplete(bool incomplete) { incomplete_ = incomplete; }
 
  private:
   struct OnePath {

@@ -69,6 +69,13 @@ std::vector<SpaceIndex> Spaces::of(const model::NamespaceDigest& digest, GroupId
   return out;
 }
 
+std::vector<SpaceIndex> Spaces::asked() const {
+  std::vector<SpaceIndex> out;
+  for (const auto& [digest, index] : by_digest_)
+    if (at(index).asked) out.push_back(index);
+  return out;
+}
+
 std::optional<SpaceIndex> Spaces::like(const SpaceShape& shape, std::uint32_t unit) const {
   const auto units = [unit](std::uint64_t bytes) { return (bytes + unit - 1) / unit; };
   for (const SpaceIndex index : of(shape.digest, shape.group)) {

@@ -50,6 +50,7 @@ class Spaces {
   // All of the namespace; of one group of it.
   std::vector<SpaceIndex> of(const model::NamespaceDigest& digest) const;
   std::vector<SpaceIndex> of(const model::NamespaceDigest& digest, GroupId group) const;
+  std::vector<SpaceIndex> asked() const;
   // One of this namespace, group, number of shards and slot_bytes, in whole units.
   std::optional<SpaceIndex> like(const SpaceShape& shape, std::uint32_t unit) const;
   // What spaces() of the store says; ascending digests.

@@ -1,5 +1,7 @@
 #include "ssd/store.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -19,7 +21,13 @@ namespace {
 
 constexpr std::size_t kResultsAPoll = 1024;
 constexpr int kRoundsAPoll = 4;
-constexpr Duration kBetweenLooks = seconds(10);  // at the names of files
+constexpr Duration kBetweenLooks = seconds(10);   // at the names of files
+constexpr Duration kOpenWait = milliseconds(50);  // of open(), between looks at stop_fd
+
+bool readable(int fd) {
+  pollfd watched{fd, POLLIN, 0};
+  return fd >= 0 && ::poll(&watched, 1, 0) > 0;
+}
 
 }  // namespace
 
@@ -42,7 +50,9 @@ struct Store::Impl {
     state.uuid = opened.uuid;
     state.start_epoch(opened.epoch);
     missing = std::move(opened.missing);
-    if (!missing.empty()) state.segments.set_incomplete();
+    superblocks.recovered(opened.drops, state.newest_life());
+    recovery = std::make_unique<Recovery>(Recovery::Parts{state, tombstones, durability, !missing.empty()},
+                                          opened.drops);
   }
   // The device has memory of every part.
   ~Impl() { state.io.drain(); }
@@ -50,9 +60,13 @@ struct Store::Impl {
   void condemn(StoredRef ref) { bury(ref, Loss::kCorrupt); }
   bool bury(StoredRef ref, Loss why);
   void path_failed(PathIndex path);
+  void open_step();
+  void opened();
+  void kill_others(SpaceIndex space, bool unasked_only);
   void step();
   void close_step();
   bool idle() const;
+  bool closed() const;
 
   const std::uint32_t unit;
   std::string missing;  // OpenedPaths::missing
@@ -67,6 +81,8 @@ struct Store::Impl {
   Superblocks superblocks;
   Flushes flushes;
   Sweep sweep;
+  std::unique_ptr<Recovery> recovery;  // until it is ready
+  OpenProgress progress;               // when it was
 };
 
 // Gone now, and after a restart: by a tombstone with its own sequence, so that a newer
@@ -90,7 +106,36 @@ void Store::Impl::path_failed(PathIndex path) {
   }
 }
 
+// One for each poll(). Superblocks alone are written until all is read: what has not been read yet
+// looks free.
+void Store::Impl::open_step() {
+  recovery->step();
+  durability.step();
+  if (recovery->state() == OpenState::kReady) opened();
+}
+
+void Store::Impl::opened() {
+  progress = recovery->progress();
+  recovery.reset();
+  state.config.progress = nullptr;
+  // Engines have asked for these; others of their names were found behind that.
+  for (const SpaceIndex space : state.spaces.asked()) kill_others(space, true);
+}
+
+// Other bytes under this name are of no use to anybody.
+void Store::Impl::kill_others(SpaceIndex space, bool unasked_only) {
+  const SpaceShape& shape = state.spaces.at(space).shape;
+  for (const SpaceIndex other : state.spaces.of(shape.digest, shape.group)) {
+    if (other == space || (unasked_only && state.spaces.at(other).asked)) continue;
+    sweep.kill(other, state.next_record());
+  }
+}
+
 void Store::Impl::step() {
+  if (recovery) {
+    superblocks.step();
+    return durability.step();
+  }
   if (state.now >= names_at) {
     state.look_for_names();
     names_at = state.now + kBetweenLooks;
@@ -125,26 +170,49 @@ bool Store::Impl::idle() const {
 Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Store::~Store() = default;
 
-Result<std::unique_ptr<Store>> Store::open(const StoreConfig& config, Io& io) {
+Result<std::unique_ptr<Store>> Store::begin_open(const StoreConfig& config, Io& io) {
   ORBITKV_ASSIGN_OR_RETURN(OpenedPaths opened, open_paths(config, io));
   StoreConfig actual = config;
   actual.segment = opened.segment;
   actual.max_records = opened.max_records;
-  const std::vector<SpaceDrop> drops = opened.drops;
-  auto impl = std::make_unique<Impl>(actual, io, std::move(opened));
-  const SegmentSequence before = impl->state.newest_life();
-  ORBITKV_RETURN_IF_ERROR(recover(impl->state, impl->tombstones, io, drops));
-  impl->superblocks.recovered(drops, before);
-  impl->state.config.progress = nullptr;
-  return std::unique_ptr<Store>(new Store(std::move(impl)));
+  return std::unique_ptr<Store>(new Store(std::make_unique<Impl>(actual, io, std::move(opened))));
+}
+
+Result<std::unique_ptr<Store>> Store::open(const StoreConfig& config, Io& io) {
+  ORBITKV_ASSIGN_OR_RETURN(auto store, begin_open(config, io));
+  Impl& impl = *store->impl_;
+  while (!store->ready()) {
+    if (readable(config.stop_fd))
+      return busy("recovery of the SSD store was given up because the Manager is to stop");
+    impl.open_step();
+    impl.state.io.pump_waiting(impl.recovery && impl.recovery->rests() ? kOpenWait : Duration{});
+  }
+  return store;
+}
+
+bool Store::ready() const {
+  return !impl_->recovery;
+}
+
+OpenProgress Store::opening() const {
+  return impl_->recovery ? impl_->recovery->progress() : impl_->progress;
 }
 
 void Store::begin_close() {
+  if (impl_->state.closing) return;
   impl_->state.closing = true;
+  if (impl_->recovery) impl_->recovery->close();
+}
+
+// While it opens: what it found lies as it lay, and superblocks are whole.
+bool Store::Impl::closed() const {
+  if (!state.closing) return false;
+  if (recovery) return recovery->state() == OpenState::kGivenUp && state.io.idle() && superblocks.idle();
+  return idle() && writer.open_segments().none_open();
 }
 
 bool Store::closed() const {
-  return impl_->state.closing && impl_->idle() && impl_->writer.open_segments().none_open();
+  return impl_->closed();
 }
 
 std::uint32_t Store::unit() const {
@@ -164,14 +232,12 @@ Result<SpaceIndex> Store::intern(const SpaceShape& shape) {
   Space& space = state.spaces.at(index);
   ++space.uses;
   space.asked = true;
-  // Other bytes under this name are of no use to anybody.
-  for (const SpaceIndex other : state.spaces.of(shape.digest, shape.group)) {
-    if (other != index) impl_->sweep.kill(other, state.next_record());
-  }
+  impl_->kill_others(index, false);
   return index;
 }
 
 std::optional<SpaceIndex> Store::reopen(const SpaceShape& like) {
+  if (!ready()) return std::nullopt;
   const auto found = impl_->state.spaces.like(like, unit());
   if (found) ++impl_->state.spaces.at(*found).uses;
   return found;
@@ -186,11 +252,14 @@ void Store::release(SpaceIndex space) {
 }
 
 StoredRef Store::find(SpaceIndex space, const BlockHash& hash) const {
+  if (!ready()) return {};
   const StoredRef ref = impl_->state.index.find(space, hash);
   return ref && impl_->state.visible(ref) ? ref : StoredRef{};
 }
 
 void Store::find_batch(SpaceIndex space, std::span<const BlockHash> hashes, std::span<StoredRef> out) const {
+  if (!ready())
+    return std::fill(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(hashes.size()), StoredRef{});
   impl_->state.index.find_batch(space, hashes, out);
   if (impl_->state.spaces.at(space).killed_records == 0) return;
   for (StoredRef& ref : out) {
@@ -223,6 +292,7 @@ Result<Store::Dropped> Store::drop_space(const model::NamespaceDigest& digest) {
     ORBITKV_ASSIGN_OR_RETURN(out.flushed, impl_->flushes.begin());
     impl_->tombstones.bury({digest, kAllGroups, {}, sequence}, state.newest_life());
   }
+  if (impl_->recovery) impl_->recovery->drop({digest, sequence});
   for (const SpaceIndex space : state.spaces.of(digest)) {
     out.records += impl_->sweep.kill(space, sequence);
     impl_->writer.queue().drop(space);
@@ -232,6 +302,7 @@ Result<Store::Dropped> Store::drop_space(const model::NamespaceDigest& digest) {
 
 UnusedDrop Store::begin_unused(std::span<const model::NamespaceDigest> digests, Duration least,
                                UnusedRun run) const {
+  ORBITKV_CHECK(ready(), "a drop by age of a store that has not been read");
   return {impl_->state, digests, least, run};
 }
 
@@ -267,6 +338,7 @@ Result<TransferId> Store::read(StoredRef record, std::span<SlotMemory> slots) {
 }
 
 Result<TransferId> Store::write(SpaceIndex space, const BlockHash& hash, std::span<const SlotMemory> slots) {
+  if (!ready()) return impl_->state.refuse(Refusal::kOpening);
   return impl_->writer.queue().accept(space, hash, slots);
 }
 
@@ -274,23 +346,29 @@ void Store::poll(TimePoint now, std::vector<StoreEvent>& events) {
   StoreState& state = impl_->state;
   state.now = std::max(state.now, now);
   if (state.begun.ns == 0) state.begun = state.now;
-  impl_->scrub.step();
+  if (ready()) impl_->scrub.step();
   for (int round = 0; round < kRoundsAPoll; ++round) {
     const std::size_t ended = state.io.pump(kResultsAPoll);
     impl_->step();
     if (ended == 0 && round > 0) break;
   }
+  if (impl_->recovery) impl_->open_step();
   state.io.hand_over();
   events.insert(events.end(), state.events.begin(), state.events.end());
   state.events.clear();
 }
 
 bool Store::active() const {
-  return !impl_->idle() || !impl_->state.events.empty();
+  if (!impl_->state.events.empty()) return true;
+  return impl_->recovery ? !impl_->closed() : !impl_->idle();
 }
 
 TimePoint Store::due() const {
   const Impl& impl = *impl_;
+  if (impl.recovery && !impl.closed()) {
+    if (!impl.state.events.empty() || !impl.recovery->rests()) return impl.state.now;
+    return std::min(impl.durability.due(), impl.superblocks.due());
+  }
   if (!impl.state.events.empty() || !impl.sweep.idle()) return impl.state.now;
   if (impl.state.closing && impl.state.io.idle() && !closed()) return impl.state.now;
   return std::min({impl.writer.due(), impl.durability.due(), impl.scrub.due(), impl.superblocks.due()});

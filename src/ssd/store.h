@@ -1,7 +1,7 @@
 // The SSD store: a log of segments on each path, its index in memory, space, recovery
 // and scrubbing. Owned by one thread (the Manager's core thread), which drives it by
-// calls and poll(); all I/O goes through Io and none of the calls but open() and close()
-// waits for it. On-disk format: ssd/format.h and docs/ssd-format.md.
+// calls and poll(); all I/O goes through Io and none of the calls but open() and
+// begin_open() waits for it. On-disk format: ssd/format.h and docs/ssd-format.md.
 // Never reports a record that a reader could not verify, never reuses a segment with a
 // read in flight or before what superseded its records is durable, never lets go of memory
 // that the device may still write. Loads never wait for writes.
@@ -23,6 +23,7 @@
 #include "model/geometry.h"
 #include "orbitkv/types.h"
 #include "ssd/io.h"
+#include "ssd/open_state.h"
 
 namespace orbitkv::ssd {
 
@@ -77,6 +78,7 @@ enum class Refusal : std::uint8_t {
   kDeviceError,   // EIO and the like
   kWriteStopped,  // ENOSPC, EDQUOT, EROFS, a failed sync: that path takes no more writes
   kDropped,       // the block or its namespace was dropped meanwhile
+  kOpening,       // what the store holds is still being read
   kCount,
 };
 // Why a record went, counted likewise; or why a read ended without bytes.
@@ -125,10 +127,12 @@ struct StoreConfig {
   std::uint32_t tombstones = limits::kTombstones;  // ends of single records that are kept; tests: fewer
   // Records that one call of go_on() looks at, or ends; tests: fewer.
   std::uint32_t unused_looks = limits::kUnusedLooks, unused_ends = limits::kUnusedEnds;
+  // Entries that a step of the opening takes; tests: fewer.
+  std::uint32_t recovered_a_step = limits::kRecoveredAStep;
   int stop_fd = -1;  // readable: open() gives up
   // Records read at once; more are answered kBusy.
   std::uint32_t reads = limits::kStoreReads;
-  std::function<void(const std::string&)> progress;  // lines for the log during open()
+  std::function<void(const std::string&)> progress;  // lines for the log until it is ready
 };
 
 enum class PathState : std::uint8_t { kOk, kWriteStopped };
@@ -143,7 +147,7 @@ struct PathStatus {
 };
 
 struct StoreStats {
-  std::uint64_t records = 0, recovered = 0, damaged_batches = 0;  // the last two: at open()
+  std::uint64_t records = 0, recovered = 0, damaged_batches = 0;  // the last two: when it was opened
   ByteCount capacity, live, index;                                // index: bytes of memory
   std::uint64_t reads = 0, writes = 0;                            // records
   ByteCount read, written, reinserted, device_written;            // device_written / written: amplification
@@ -162,10 +166,28 @@ struct SpaceStatus {
   bool asked = false;  // an engine has interned it since the start
 };
 
+// How far it has been opened.
+struct OpenProgress {
+  OpenState state = OpenState::kReading;
+  std::uint64_t segments = 0, segments_read = 0;  // of all paths
+  std::uint64_t records = 0;                      // found until now
+  double seconds_left = 0;                        // at the pace until now; 0: not known
+};
+
 class Store {
  public:
-  // Locks, checks or makes every path, rebuilds the index. Errors name the path and the
-  // remedy: in use by another Manager, another format version, not a store, too small, shrunk.
+  // Locks, checks or makes every path. Errors name the path and the remedy: in use by another
+  // Manager, another format version, not a store, too small, shrunk. Then poll() reads what is
+  // there, a bounded step at a time, until it is ready(). Before that
+  // - nothing is found, nothing is written but superblocks, write() is refused with kOpening;
+  // - spaces can be interned and released; reopen() finds none; lists are of what was read;
+  // - a namespace can be dropped: what is read of it later is gone as well;
+  // - flush() ends when it is ready, begin_close() at once: what was read is left as it lies.
+  // What the device does not read costs the blocks that it held; there is no other failure.
+  static Result<std::unique_ptr<Store>> begin_open(const StoreConfig& config, Io& io);
+  bool ready() const;
+  OpenProgress opening() const;
+  // The same, and waits until it is ready. kBusy: also where the stop came.
   static Result<std::unique_ptr<Store>> open(const StoreConfig& config, Io& io);
   // Takes no more; poll() goes on until closed(): everything that could be is durable and
   // every segment has its footer. The caller has the deadline; a process whose device does
@@ -204,7 +226,7 @@ class Store {
   Result<Dropped> drop_space(const model::NamespaceDigest& digest);
   // Records of these namespaces that have been neither read nor written for so long, those of an
   // earlier life since this one began; one is counted from the minute of its use on. They end as
-  // those of drop_space() do, with the events of `UnusedDrop::take_flushes()`.
+  // those of drop_space() do, with the events of `UnusedDrop::take_flushes()`. Only when it is ready.
   UnusedDrop begin_unused(std::span<const model::NamespaceDigest> digests, Duration unused,
                           UnusedRun run) const;
   // Bounded work for it. True: it is over, and `told` says what it did.

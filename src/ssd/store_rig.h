@@ -129,13 +129,14 @@ class StoreBed {
   ~StoreBed() { end(); }
 
   // ---- lives of the store ----
-  Status try_start() {
+  Status try_start() { return try_start(Store::open); }
+  Status try_start(Result<std::unique_ptr<Store>> (*open)(const StoreConfig&, Io&)) {
     IoOptions io_options;
     io_options.faults = &faults;
     io_options.depth = 1000;  // so that reads that a test holds up hold up nothing else
     io_ = std::make_unique<MemoryIo>(disk, io_options, seeded_latency(++options_.seed, options_.latency));
     aligned_ = std::make_unique<AlignedIo>(*io_, alignment, named);
-    auto opened = Store::open(config, *aligned_);
+    auto opened = open(config, *aligned_);
     if (!opened.ok()) {
       io_.reset();
       return opened.error();
@@ -146,6 +147,15 @@ class StoreBed {
   void start() {
     const Status started = try_start();
     ASSERT_TRUE(started.ok()) << started.error().message();
+  }
+  // It opens in the turns that follow.
+  void begin_start() {
+    const Status started = try_start(Store::begin_open);
+    ASSERT_TRUE(started.ok()) << started.error().message();
+  }
+  void finish_start() {
+    for (int i = 0; i < 200'000 && !store_->ready(); ++i) turn();
+    ASSERT_TRUE(store_->ready());
   }
   void close() {
     store_->begin_close();

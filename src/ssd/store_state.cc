@@ -43,6 +43,7 @@ const char* text_of(Refusal why) {
     case Refusal::kDeviceError: return "the SSD did not take the write";
     case Refusal::kWriteStopped: return "no SSD path takes writes; orbitkv status says why and what helps";
     case Refusal::kDropped: return "the block was dropped meanwhile";
+    case Refusal::kOpening: return "what the SSD store holds is still being read; try again later";
     case Refusal::kNone:
     case Refusal::kCount: break;
   }

@@ -53,6 +53,11 @@ void Tombstones::recovery_ended(SegmentSequence newest) {
   found_.clear();
 }
 
+Tombstones::Next Tombstones::after(TombstoneId id) const {
+  const auto found = all_.upper_bound(id);
+  return found == all_.end() ? Next{} : Next{found->first, &found->second.tombstone};
+}
+
 Tombstones::Next Tombstones::next() const {
   return {pending_.front(), &all_.at(pending_.front()).tombstone};
 }

@@ -28,17 +28,15 @@ class Tombstones {
   // Found in a segment. Of two that say the same, the newer life's is kept.
   void recovered(const Tombstone& tombstone, SegmentIndex holder);
   void recovery_ended(SegmentSequence newest);
-  template <class Function>
-  void each(Function function) const {
-    for (const auto& [id, entry] : all_) function(entry.tombstone);
-  }
-
-  // ---- writing ----
-  bool pending() const { return !pending_.empty(); }
   struct Next {
     TombstoneId id;
     const Tombstone* tombstone = nullptr;
   };
+  // In the order in which they came; of none: there is no more.
+  Next after(TombstoneId id) const;
+
+  // ---- writing ----
+  bool pending() const { return !pending_.empty(); }
   Next next() const;                   // of the pending ones
   void started(SegmentIndex segment);  // the next one: in a batch of that segment
   void written(TombstoneId id);

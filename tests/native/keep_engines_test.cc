@@ -187,6 +187,7 @@ TEST(KeepEngines, KilledWhileBlocksAreReadFromSsdNoSlabIsLost) {
     return false;
   };
   for (int life = 0; life < 8 || (life < 60 && !seen()); ++life) {
+    ASSERT_EQ(kept.manager().settle("ssd.opening.ready", 1), 1u) << "nothing is written before";
     Process evict({orbitkv_binary(), "evict", "--wait", "--bootstrap-socket", kept.manager().socket()},
                   {{}, "/dev/null", 0});
     ASSERT_TRUE(evict.ended_within());

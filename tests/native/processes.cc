@@ -174,6 +174,7 @@ std::uint64_t StatusView::operator[](const std::string& path) const {
     nlohmann::json next = at.is_array() ? at.at(std::stoul(part)) : at.at(part);
     at = std::move(next);
   }
+  if (at.is_boolean()) return at.get<bool>() ? 1 : 0;
   return at.get<std::uint64_t>();
 }
 

@@ -253,6 +253,44 @@ TEST(SsdKillTest, as_many_kills_as_are_wanted) {
   kill_and_open(wanted_kills(), IoKind::kAuto, 1);
 }
 
+// Until it is killed: opens the store in turns.
+[[noreturn]] void open_until_killed(const StoreConfig& config, IoKind kind) {
+  auto io = make_io(kind, {});
+  if (!io.ok()) ::_exit(1);
+  auto store = Store::begin_open(config, **io);
+  if (!store.ok()) ::_exit(1);
+  std::vector<StoreEvent> events;
+  while (!(*store)->ready()) (*store)->poll(monotonic_now(), events);
+  for (;;) ::pause();
+}
+
+// Whatever it has read by then, and whatever footers it has written.
+TEST(SsdKillTest, killed_at_any_moment_while_it_opens) {
+  const SsdFile file;
+  const StoreConfig config = file.config(kGiB, kMiB);
+  std::mt19937_64 random(3);
+  std::uint64_t durable = 0;
+  for (std::uint64_t life = 1; life <= 2 && !testing::Test::HasFailure(); ++life) {
+    durable = live_and_die(config, IoKind::kAuto, {durable + 1, 1'500 * life, microseconds(0)});
+    for (int kill = 0; kill < 20; ++kill) {
+      const pid_t child = ::fork();
+      if (child == 0) open_until_killed(config, kill % 2 == 0 ? IoKind::kAuto : IoKind::kThreads);
+      ::usleep(static_cast<useconds_t>(random() % 60'000));
+      ::kill(child, SIGKILL);
+      int status = 0;
+      EXPECT_EQ(::waitpid(child, &status, 0), child);
+      EXPECT_TRUE(WIFSIGNALED(status)) << status;
+    }
+    Driven again(config, IoKind::kAuto);
+    EXPECT_GE(again.store().stats().recovered, durable);
+    std::uint64_t found = 0;
+    for (std::uint64_t n = 1; n <= durable; ++n) found += again.read(n) ? 1 : 0;
+    again.drain();
+    EXPECT_EQ(found, durable);
+    EXPECT_EQ(again.read_right, found);
+  }
+}
+
 TEST(SsdKillTest, three_kills_with_threads) {
   kill_and_open(3, IoKind::kThreads, 2);
 }

@@ -56,7 +56,9 @@ class ManagerProcess:
             if self.process.poll() is not None:
                 raise RuntimeError(f"the Manager ended at once: {self.text()}")
             status = self.status() if os.path.exists(self.socket) else None
-            if status is not None and status["pool"]["largest_free"] > 0:  # memory comes in the background
+            # Memory comes in the background, and so does what is on SSD.
+            opened = status is not None and status.get("ssd", {}).get("state", "ready") == "ready"
+            if opened and status["pool"]["largest_free"] > 0:
                 return self
             time.sleep(0.02)
         raise RuntimeError(f"the Manager does not answer: {self.text()}")

@@ -69,7 +69,11 @@ class Unit:
             os.execve(command[0], command, environment)
         os.close(log)
         deadline = time.monotonic() + 20
-        while (status := self.manager.status()) is None or status["pool"]["largest_free"] == 0:
+        while (
+            (status := self.manager.status()) is None
+            or status["pool"]["largest_free"] == 0
+            or status.get("ssd", {}).get("state", "ready") != "ready"
+        ):
             assert time.monotonic() < deadline, self.manager.text()
             time.sleep(0.01)
         return status

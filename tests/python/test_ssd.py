@@ -1,6 +1,8 @@
 """A Manager with an SSD, without an engine: what leaves memory comes back, also after a kill."""
 
+import json
 import os
+import signal
 import subprocess
 import time
 
@@ -171,13 +173,79 @@ def test_namespaces_are_listed_in_pieces_and_dropped_for_good(manager):
         assert engine.restored([7]) == 0
 
 
+def reading(manager):
+    """Killed, and started again with an SSD that is read no further for now."""
+    manager.kill()
+    manager.environment["ORBITKV_FAULT"] = "manager_opening:fail:*"
+    manager.start(ready=False)
+    manager.wait_for(lambda s: s["pool"]["largest_free"] > 0, "the Manager")
+
+
+def test_it_serves_while_its_ssd_is_being_read(manager):
+    with Engine(manager) as engine:
+        engine.publish(manager, range(64))
+    reading(manager)
+    with Engine(manager) as engine:
+        assert engine.restored(range(ROOM), "on SSD") == 0
+        engine.save(range(100, 108))
+        assert engine.restored(range(100, 108), "in memory") == 8
+        status = manager.status()
+        assert status["ssd"]["state"] == "reading" and not status["ssd"]["opening"]["ready"]
+        assert status["ssd"]["opening"]["missed"] >= ROOM and status["ssd"]["refused"]["opening"] > 0
+        assert status["ssd"]["opening"]["segments"] == 31
+        text = subprocess.run([binary(), "status", "--bootstrap-socket", manager.socket], capture_output=True, text=True)
+        assert "BEING READ (reading): 0 of 31 segments" in text.stdout
+        assert "0 of 31 segments" in manager.command("ssd", "list")["reading"]
+        assert manager.command("drop", "--memory-only", "--older-than", "1h")["evicted"] == 0
+        drop = [binary(), "drop", "--older-than", "1h", "--bootstrap-socket", manager.socket]
+        with subprocess.Popen(drop, stderr=subprocess.PIPE, text=True) as waits:
+            # The next question is answered, that one is not.
+            assert manager.status() is not None and waits.poll() is None
+            manager.stop()
+            assert manager.process.returncode == 0, manager.text()
+            assert waits.wait(10) != 0
+    assert "what is on the SSD was still being read" in manager.text()
+    manager.environment.clear()
+    manager.start()
+    assert manager.status()["ssd"]["recovered"] == 64
+    with Engine(manager) as engine:
+        for at in range(0, 64, ROOM):
+            assert engine.restored(range(at, at + ROOM), f"all-{at}") == ROOM
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_drop_while_the_ssd_is_read_holds_for_all_of_it(manager, step):
+    names = ['{"v":1,"model":"kept"}', '{"v":1,"model":"gone"}']
+    for name in names:
+        with Engine(manager, name) as engine:
+            engine.publish(manager, range(16))
+    listed = manager.command("ssd", "list")["namespaces"]
+    digest = next(space["digest"] for space in listed if space["namespace"] == names[1])
+    manager.kill()
+    manager.environment["ORBITKV_FAULT"] = f"manager_opening:stop:{step}"
+    manager.start(ready=False)
+    os.waitid(os.P_PID, manager.process.pid, os.WSTOPPED | os.WNOWAIT)
+    drop = [binary(), "ssd", "drop", digest, "--json", "--bootstrap-socket", manager.socket]
+    with subprocess.Popen(drop, stdout=subprocess.PIPE) as asked:
+        manager.process.send_signal(signal.SIGCONT)
+        assert asked.wait(30) == 0
+        assert json.loads(asked.stdout.read())["records"] == 16
+    manager.kill()
+    manager.environment.clear()
+    manager.start()
+    for name, blocks in zip(names, (16, 0), strict=True):
+        with Engine(manager, name) as engine:
+            assert engine.restored(range(16)) == blocks
+
+
 def test_nothing_is_unasked_before_an_engine_has_registered(manager):
     with Engine(manager) as engine:
         engine.publish(manager, range(4))
     manager.kill()
     manager.start()
     line = [line for line in manager.text().splitlines() if "SSD store: " in line and "policy" in line][-1]
-    assert "/store, 124 MiB; policy all" in line and "4 blocks found" in line
+    assert "/store, 124 MiB; policy all" in line and "segments are read while the Manager serves" in line
+    assert "SSD store: 4 blocks found in 31 segments" in manager.text()
     done = subprocess.run(
         [binary(), "ssd", "drop", "--unasked", "--bootstrap-socket", manager.socket], capture_output=True, text=True
     )

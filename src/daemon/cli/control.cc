@@ -180,18 +180,21 @@ int evict(const EvictFlags& flags) {
 
 int ssd_list(const SsdFlags& flags) {
   json all = json::array();
-  std::string after;
+  std::string after, reading;
   for (bool more = true; more;) {
     auto answer = control(flags.socket, "ssd list", {{"command", "ssd_list"}, {"after", after}});
     if (!answer.ok()) return failed("ssd list", answer.error());
     for (const json& space : answer->at("namespaces")) all.push_back(space);
+    reading = answer->value("reading", "");
     more = answer->at("more").get<bool>() && !answer->at("namespaces").empty();
     if (more) after = all.back().at("digest").get<std::string>();
   }
   if (flags.json)
-    std::printf("%s\n", json({{"namespaces", all}}).dump().c_str());
+    std::printf("%s\n", json({{"namespaces", all}, {"reading", reading}}).dump().c_str());
   else
     print_namespaces(all);
+  if (!flags.json && !reading.empty())
+    std::printf("what is on SSD is still being read (%s): there may be more\n", reading.c_str());
   return 0;
 }
 

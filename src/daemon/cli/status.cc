@@ -16,6 +16,14 @@ void print_ssd(const json& ssd) {
               size_of(ssd, "queued_bytes").c_str());
   if (const double written = ssd.at("written_bytes").get<double>(); written > 0)
     std::printf(", amplification %.2f", ssd.at("device_written_bytes").get<double>() / written);
+  if (const auto state = ssd.value("state", "ready"); state != "ready") {
+    const json& opening = ssd.at("opening");
+    std::printf(
+        "\n          BEING READ (%s): %llu of %llu segments, about %.0f s left; until then blocks on it are "
+        "missed",
+        state.c_str(), count_of(opening, "segments_read"), count_of(opening, "segments"),
+        opening.at("seconds_left").get<double>());
+  }
   const json& admission = ssd.at("admission");
   std::printf(
       "\n          blocks not written: %llu that the SSD did not take, %llu not expected back, %llu over the "

@@ -90,11 +90,12 @@ inline constexpr std::array<ManagerRow, 15> kManagerRows{{
 struct LeftOut {
   std::string_view fault, why;
 };
-inline constexpr std::array<LeftOut, 3> kLeftOut{{
+inline constexpr std::array<LeftOut, 4> kLeftOut{{
     {"manager_kept_format",
      "says that a table is of another format and is no place to die at: native_keep_test"},
     {"manager_not_ready", "says that a start fails and is no place to die at: native_upgrade_test"},
     {"manager_no_memory", "says that there is no memory and is no place to die at: native_upgrade_test"},
+    {"manager_opening", "holds up what is read of the SSD: native_ssd_kill_test kills at any moment of that"},
 }};
 
 }  // namespace orbitkv::test::kills
