@@ -336,7 +336,7 @@ void ManagerNode::after_turn() {
     if (peer.client) peer.client->on_ring();
   }
   // The event loop polls after whatever woke it.
-  if (next_turn_.ns == 0 && alive() && host_->core().works()) schedule(microseconds(20));
+  if (alive() && host_->core().works()) schedule(microseconds(20));
 }
 
 }  // namespace orbitkv::sim
