@@ -195,16 +195,16 @@ void Keeper::look(TimePoint now) {
   }
   if (now - ooms_read_ >= kOomsEvery) count_ooms();
   looked_ = now;
-  silent_.ns += passed.ns;
+  life_.silent.ns += passed.ns;
   if (phase_ == Phase::kStarting) watch_start();
   if (phase_ != Phase::kEnding) return;
-  const std::int64_t before = ending_.ns / kSayEnding.ns;
-  ending_.ns += passed.ns;
-  if (ending_.ns / kSayEnding.ns != before)
+  const std::int64_t before = life_.ending.ns / kSayEnding.ns;
+  life_.ending.ns += passed.ns;
+  if (life_.ending.ns / kSayEnding.ns != before)
     ORBITKV_WARN(
         "what hung does not end, %lld s after SIGKILL: nothing is started before it has; a process "
         "that waits for a device ends when that answers",
-        static_cast<long long>(ending_.ns / 1'000'000'000));
+        static_cast<long long>(life_.ending.ns / 1'000'000'000));
 }
 
 // ---- the child ----
@@ -228,16 +228,15 @@ void Keeper::start_child() {
   shelf_->begin_life();
   std::snprintf(argv_[argv_.size() - 2], kWordBytes + 1, "%d", theirs.get());
   std::snprintf(argv_[argv_.size() - 4], kWordBytes + 1, "%s", life_start_name(lives_.begins_as()).data());
-  hung_.clear();
-  silent_ = ending_ = {};
   count_ooms();
   ooms_ = next_ooms_;
-  started_ = monotonic_now();
-  life_ = format_text("%d.%u", ::getpid(), ended_);
-  child_ = ::fork();
-  if (child_ < 0) return give_up("cannot fork");
-  if (child_ == 0) become_child(theirs.get());
-  group_ = child_;
+  life_ = {};
+  life_.name = format_text("%d.%u", ::getpid(), ended_);
+  life_.started = monotonic_now();
+  life_.child = ::fork();
+  if (life_.child < 0) return give_up("cannot fork");
+  if (life_.child == 0) become_child(theirs.get());
+  life_.group = life_.child;
   go(Phase::kStarting);
   tell("starts " + program_named());
 }
@@ -248,7 +247,7 @@ void Keeper::become_child(int socket) {
   ::fcntl(socket, F_SETFD, 0);
   ::setenv(kLifeCame, life_came_name(lives_.came()).data(), 1);
   ::setenv(kLifeWhy, lives_.why_came().c_str(), 1);
-  ::setenv(kLife, life_.c_str(), 1);
+  ::setenv(kLife, life_.name.c_str(), 1);
   ::setenv(kLifeHung, std::to_string(lives_.hung()).c_str(), 1);
   run_program();
   KeeperMessage message;
@@ -262,7 +261,7 @@ void Keeper::become_child(int socket) {
 std::string Keeper::program_named() const {
   const std::string program =
       lives_.program() == Lives::kServedImage ? "the image that served last" : lives_.program();
-  return program + " (pid " + std::to_string(child_) + ")";
+  return program + " (pid " + std::to_string(life_.child) + ")";
 }
 
 // For who asks while no Manager answers.
@@ -302,8 +301,8 @@ void Keeper::take_signals() {
 void Keeper::stop(int signal) {
   stopping_ = true;
   if (asking_ > 0) ::kill(asking_, SIGTERM);
-  if (child_ > 0) {
-    ::kill(child_, signal);
+  if (life_.child > 0) {
+    ::kill(life_.child, signal);
   } else {
     over_ = true;
     let_go("stopped while no Manager ran");
@@ -320,9 +319,9 @@ void Keeper::let_go(const char* why) {
 
 // By the image that serves: it asks first what stands at the path, and says what comes of it.
 void Keeper::upgrade() {
-  if (child_ <= 0 || stopping_) return ORBITKV_WARN("SIGHUP: no Manager runs that could make place");
+  if (life_.child <= 0 || stopping_) return ORBITKV_WARN("SIGHUP: no Manager runs that could make place");
   if (asking_ > 0) return ORBITKV_WARN("SIGHUP: an upgrade is under way already");
-  if (!serving_.valid() || options_.socket.empty()) return ask_to_leave();
+  if (!life_.serving.valid() || options_.socket.empty()) return ask_to_leave();
   asking_ = ::fork();
   if (asking_ < 0) return ask_to_leave();
   if (asking_ == 0) become_upgrade();
@@ -333,7 +332,7 @@ void Keeper::become_upgrade() {
   std::array<std::string, 5> words{"orbitkv", "upgrade", "--log", "--bootstrap-socket", options_.socket};
   std::array<char*, 6> argv{};
   for (std::size_t i = 0; i < words.size(); ++i) argv[i] = words[i].data();
-  const std::string image = "/proc/self/fd/" + std::to_string(serving_.get());
+  const std::string image = "/proc/self/fd/" + std::to_string(life_.serving.get());
   ::execv(image.c_str(), argv.data());
   ::_exit(kExitCannotRun);
 }
@@ -351,7 +350,7 @@ void Keeper::upgrade_ended(int status) {
 }
 
 void Keeper::ask_to_leave() {
-  if (child_ <= 0 || stopping_) return;
+  if (life_.child <= 0 || stopping_) return;
   KeeperMessage message;
   message.verb = KeeperVerb::kLeave;
   const auto bytes = std::as_bytes(std::span(&message, 1)).first(message.size());
@@ -367,7 +366,7 @@ bool Keeper::take_message() {
   const ssize_t got = receive_with_fd(socket_.get(), bytes, fd);
   if (got < 0) return errno == EINTR;
   if (got > 0) unsent_ = shelf_->handle(std::span(bytes).first(static_cast<std::size_t>(got)), std::move(fd));
-  silent_ = {};  // whatever it says
+  life_.silent = {};  // whatever it says
   if (got == 0 || unsent_.broken) {
     if (got > 0) ORBITKV_WARN("the Manager sent the keeper what is no message; nothing more of it is kept");
     socket_.reset();
@@ -378,7 +377,7 @@ bool Keeper::take_message() {
     go(Phase::kServing);
     tell("");
     lives_.serves();
-    serving_ = served_image();
+    life_.serving = served_image();
   } else if (phase_ == Phase::kStarting && !shelf_->said().empty()) {
     tell("starts " + program_named() + ": " + std::string(shelf_->said()));
   }
@@ -389,9 +388,9 @@ bool Keeper::take_message() {
 
 // None where the child is a wrapper: its image is a shell, or another tool.
 UniqueFd Keeper::served_image() const {
-  const bool is_child = shelf_->manager() == 0 || static_cast<pid_t>(shelf_->manager()) == child_;
+  const bool is_child = shelf_->manager() == 0 || static_cast<pid_t>(shelf_->manager()) == life_.child;
   if (!is_child) return {};
-  const std::string image = "/proc/" + std::to_string(child_) + "/exe";
+  const std::string image = "/proc/" + std::to_string(life_.child) + "/exe";
   return UniqueFd(::open(image.c_str(), O_PATH | O_CLOEXEC));
 }
 
@@ -404,52 +403,52 @@ void Keeper::send_answer() {
 // ---- ends ----
 
 void Keeper::watch_start() {
-  if (options_.silence.ns > 0 && silent_ >= options_.silence) end_start();
+  if (options_.silence.ns > 0 && life_.silent >= options_.silence) end_start();
 }
 
 // SIGKILL ends also what stands still. What it has started ends with it: a wrapper's Manager could serve yet.
 void Keeper::end_start() {
-  hung_ = format_text("no sign of progress for %lld s",
-                      static_cast<long long>(options_.silence.ns / 1'000'000'000));
-  if (!shelf_->said().empty()) hung_ += ", the last one: " + std::string(shelf_->said());
+  life_.hung = format_text("no sign of progress for %lld s",
+                           static_cast<long long>(options_.silence.ns / 1'000'000'000));
+  if (!shelf_->said().empty()) life_.hung += ", the last one: " + std::string(shelf_->said());
   ORBITKV_WARN("%s hangs at its start (%s): it is ended; serve --start-silence is how long that may be",
-               program_named().c_str(), hung_.c_str());
+               program_named().c_str(), life_.hung.c_str());
   tell("has ended " + program_named() + ", which hung at its start, and waits until it is gone");
   go(Phase::kEnding);
   kill_life();
 }
 
 void Keeper::kill_life() {
-  if (child_ > 0) ::kill(child_, SIGKILL);
-  if (has_children_in(group_)) ::kill(-group_, SIGKILL);
-  for (const pid_t each : children_of_life(life_)) {
+  if (life_.child > 0) ::kill(life_.child, SIGKILL);
+  if (has_children_in(life_.group)) ::kill(-life_.group, SIGKILL);
+  for (const pid_t each : children_of_life(life_.name)) {
     ::kill(each, SIGKILL);
-    killed_.insert(each);
+    life_.killed.insert(each);
   }
 }
 
 // Of the last life nothing runs any more: what was below a process that ended is a child of this one by now.
 void Keeper::settle_end() {
-  if (child_ > 0) return;
+  if (life_.child > 0) return;
   kill_life();  // those that have come to this process since
-  if (has_children_in(group_) || !killed_.empty()) return;
-  child_ended(end_status_);
+  if (has_children_in(life_.group) || !life_.killed.empty()) return;
+  child_ended(life_.end_status);
 }
 
 void Keeper::reap() {
   int status = 0;
   for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-    killed_.erase(pid);
+    life_.killed.erase(pid);
     if (pid == asking_) {
       asking_ = -1;
       upgrade_ended(status);
-    } else if (pid == child_) {
+    } else if (pid == life_.child) {
       // What it said last counts; nobody waits for answers.
       do has_unsent_ = false;
       while (take_message());
       socket_.reset();
-      child_ = -1;
-      end_status_ = status;
+      life_.child = -1;
+      life_.end_status = status;
       if (phase_ != Phase::kEnding) child_ended(status);
     }
   }
@@ -468,17 +467,17 @@ void Keeper::child_ended(int status) {
   if (shelf_->succession()) lives_.succeed(shelf_->successor(), shelf_->cold());
   const bool oom = mem::read_oom_kills().value_or(0) > ooms_;
   const TimePoint now = monotonic_now();
-  UniqueFd served = std::move(serving_);
+  UniqueFd served = std::move(life_.serving);
   const bool good =
-      now - started_ >= kServedFor || (WIFEXITED(status) && WEXITSTATUS(status) == kExitMadePlace);
+      now - life_.started >= kServedFor || (WIFEXITED(status) && WEXITSTATUS(status) == kExitMadePlace);
   if (served.valid() && good) image_ = std::move(served);
   const bool hung = phase_ == Phase::kEnding;
-  const std::string said = hung ? hung_ : std::string(shelf_->why());
+  const std::string said = hung ? life_.hung : std::string(shelf_->why());
   const Lives::Decision next = lives_.ended({.status = status,
                                              .took = shelf_->took(),
                                              .ready = shelf_->ready(),
                                              .oom = oom,
-                                             .lived = now - started_,
+                                             .lived = now - life_.started,
                                              .now = now,
                                              .hung = hung,
                                              .said = said});

@@ -45,6 +45,19 @@ class Keeper {
     kEnding,  // a child that hung, and has been sent SIGKILL: until all that it started is gone
     kCount,
   };
+  // From the start of a child to the next one's.
+  struct Life {
+    std::string name;  // what its environment has, and that of all it starts
+    TimePoint started;
+    pid_t child = -1;        // until it was reaped
+    pid_t group = -1;        // its process group
+    std::set<pid_t> killed;  // of it, and not reaped yet
+    UniqueFd serving;        // image of a child that serves: of no use if it ends at once
+    Duration silent;         // since its last sign, as far as the keeper looked
+    Duration ending;         // likewise, since SIGKILL
+    std::string hung;        // how, in words
+    int end_status = 0;
+  };
   explicit Keeper(const Options& options);
   Status start();
   void start_child();
@@ -82,24 +95,15 @@ class Keeper {
   Lives lives_;
   UniqueFd claim_;  // of the path
   UniqueFd signals_, socket_;
-  UniqueFd log_;      // stderr as it was given: the Manager's
-  UniqueFd image_;    // of the program that served last
-  UniqueFd serving_;  // of the one that serves: of no use if it ends at once
+  UniqueFd log_;    // stderr as it was given: the Manager's
+  UniqueFd image_;  // of the program that served last
   Shelf::Answer unsent_;
   bool has_unsent_ = false;
-  pid_t child_ = -1;
-  std::string life_;        // what its environment has, and that of all it starts
-  std::set<pid_t> killed_;  // of it, and not reaped yet
-  pid_t group_ = -1;        // its process group
-  pid_t asking_ = -1;       // an orbitkv upgrade of its own
+  Life life_;
+  pid_t asking_ = -1;  // an orbitkv upgrade of its own
   Phase phase_ = Phase::kWaiting;
-  TimePoint started_, due_;
-  TimePoint looked_;  // at a start, or an end
-  Duration silent_;   // since its last sign, as far as the keeper looked
-  Duration ending_;   // likewise, since SIGKILL
-  std::string hung_;  // how, in words
-  int end_status_ = 0;
-  unsigned ended_ = 0;  // lives
+  TimePoint due_, looked_;  // looked_: at a start, or an end
+  unsigned ended_ = 0;      // lives
   // As the kernel counted them a while ago, and when: what it killed long before an end did not cause it.
   std::uint64_t ooms_ = 0, next_ooms_ = 0;
   TimePoint ooms_read_;

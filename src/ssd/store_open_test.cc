@@ -246,7 +246,7 @@ TEST_F(StoreOpenTest, ages_begin_with_this_life) {
     UnusedDrop count = bed_.store().begin_unused(digests, least, UnusedRun::kCount);
     while (!bed_.store().go_on(count)) {
     }
-    return count.told.of[0].records;
+    return count.told().of[0].records;
   };
   EXPECT_EQ(unused(seconds(300)), kBlocks);
   EXPECT_EQ(unused(seconds(1200)), 0u);

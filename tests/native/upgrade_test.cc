@@ -303,8 +303,8 @@ TEST_F(Upgrade, AStopOfTheJobDoesNotReachTheKeeper) {
 class UpgradeWithSsd : public Upgrade {
  protected:
   UpgradeWithSsd()
-      : Upgrade(
-            {"--ssd-path", store.path() + "/store", "--ssd-size", "64MiB", "--ssd-segment-size", "1MiB"}) {}
+      : Upgrade({"--ssd-path", store.path() + "/store", "--ssd-size", "64MiB", "--ssd-segment-size", "1MiB",
+                 "--ssd-write-policy", "all"}) {}
   static inline Directory store;
 };
 
@@ -320,6 +320,42 @@ TEST_F(UpgradeWithSsd, TheLockOfTheStoreIsWaitedFor) {
   EXPECT_TRUE(says(kept, "in use by another process")) << kept.manager().log();
   ASSERT_EQ(::flock(file.get(), LOCK_UN), 0);
   expect_next_life(kBlocks);
+}
+
+// What the next life has not read yet is a miss: nothing is wrong, and in the end nothing is lost.
+TEST_F(UpgradeWithSsd, UnderLoadBothTiersAreFoundAgain) {
+  constexpr std::uint64_t kLists = 4;
+  const auto first = [](std::uint64_t n) { return 1000 + n % kLists * kBlocks; };
+  for (std::uint64_t n = 0; n < kLists; ++n) ASSERT_TRUE(engine.save(0, first(n), kBlocks).success);
+  Engine reader{{.socket = kept.manager().socket(), .shape = {}, .instance = 2}};
+  ASSERT_EQ(reader.connect().message, "");
+  for (int life = 0; life < 4; ++life) {
+    ASSERT_EQ(kept.manager().settle("ssd.opening.ready", 1), 1u);
+    Process evict({orbitkv_binary(), "evict", "--wait", "--bootstrap-socket", kept.manager().socket()},
+                  {{}, "/dev/null", 0});
+    ASSERT_TRUE(evict.ended_within());
+    std::atomic<bool> stop{false};
+    std::uint64_t wrong = 0, restored = 0;
+    std::thread reads([&] {
+      for (std::uint64_t n = 0; !stop; ++n) {
+        const auto one = reader.restore(0, first(n), kBlocks);
+        if (!one.status.success) continue;
+        wrong += one.wrong;
+        restored += one.hits;
+      }
+    });
+    EXPECT_EQ(kept.upgrade(), 0) << kept.said();
+    stop = true;
+    reads.join();
+    EXPECT_EQ(wrong, 0u);
+    EXPECT_GT(restored, 0u) << "there was no load";
+    ASSERT_EQ(kept.manager().settle("ssd.opening.ready", 1), 1u);
+    for (std::uint64_t n = 0; n < kLists; ++n) {
+      const auto one = reader.restore(0, first(n), kBlocks);
+      EXPECT_EQ(one.hits, kBlocks) << "list " << n << ": " << kept.manager().log();
+      EXPECT_EQ(one.wrong, 0u);
+    }
+  }
 }
 
 }  // namespace

@@ -221,9 +221,8 @@ Result<Running> next_after(const UpgradeFlags& flags, const Left& left) {
     const auto claim = shm::path_claim(path_of(flags));
     if (!now.ok() && left.claimed && !claim)
       return reject(
-          "neither the successor nor the Manager before serves, and the keeper has ended: start orbitkv "
-          "serve "
-          "--keep again" +
+          "neither the successor nor the Manager before serves, and the keeper has ended: start "
+          "orbitkv serve --keep again" +
           left.log);
     if (!following.look(claim))
       return busy("the Manager made place, and its successor does not serve yet: " +
