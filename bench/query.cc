@@ -176,8 +176,9 @@ Status run_qps(const Options& options) {
 }  // namespace
 
 int run_query_bench(const Options& options) {
-  for (const auto& part : {run_resident(options, 100'000), run_resident(options, 1'000'000), run_qps(options),
-                           run_core_queries(options), run_fair_queries(options), run_longest_turns(options)}) {
+  for (const auto& part :
+       {run_resident(options, 100'000), run_resident(options, 1'000'000), run_qps(options),
+        run_core_queries(options), run_fair_queries(options), run_longest_turns(options)}) {
     if (part.ok()) continue;
     std::fprintf(stderr, "bench query: %s\n", part.error().message().c_str());
     return 1;

@@ -92,8 +92,10 @@ def mapping(name: str, value: Any) -> Mapping[Any, Any]:
 
 def milliseconds(name: str, value: Any, least: int = 0) -> int:
     """Of seconds."""
+    if isinstance(value, bool | str | bytes):
+        raise TypeError(f"{name} is a number of seconds, not {_shown(value)}")
     try:
-        seconds = float("" if isinstance(value, bool | str) else value)
+        seconds = float(value)
     except OverflowError:
         seconds = math.inf
     except (TypeError, ValueError):

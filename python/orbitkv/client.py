@@ -596,11 +596,8 @@ def _recovery_answer(
 
 def _layer_spec(layer: Layer, size: int) -> _core.LayerSpec:
     spec = _core.LayerSpec()
-    spec.name, spec.bytes = text("Layer.name", layer.name), size
-    spec.group = whole("Layer.group", layer.group, U16)
-    spec.component = whole("Layer.component", layer.component, U16)
-    spec.block_stride = whole("Layer.block_stride", layer.block_stride, U64)
-    spec.rows = whole("Layer.rows", layer.rows)
-    spec.row_bytes = whole("Layer.row_bytes", layer.row_bytes, U64)
-    spec.row_stride = whole("Layer.row_stride", layer.row_stride, U64) or spec.row_bytes
+    spec.name, spec.bytes = layer.name, size
+    for field in ("group", "component", "block_stride", "rows", "row_bytes", "row_stride"):
+        setattr(spec, field, int(getattr(layer, field)))
+    spec.row_stride = spec.row_stride or spec.row_bytes
     return spec

@@ -19,8 +19,8 @@ using nlohmann::json;
 // it fits a frame.
 static_assert(limits::kListedNamespaces * (6 * limits::kNamespaceBytes + 512) <
               limits::kSocketFrameBytes - 1024);
-constexpr Duration kReadingWait = seconds(50);                  // below what the operator's side waits
-constexpr std::size_t kLeastDigits = 8;                         // of a digest
+constexpr Duration kReadingWait = seconds(30);  // leaves time for the device of what the operator waits
+constexpr std::size_t kLeastDigits = 8;         // of a digest
 constexpr Duration kMemoryRemembers = seconds(45 * 24 * 3600);  // the age of a block
 // Beyond it the minutes of a last use wrap, and a block would look younger than it is.
 using Minutes = decltype(cache::HotRecord::minute);

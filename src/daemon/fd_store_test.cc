@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "daemon/fd_message.h"
 #include "daemon/fd_store_suite.h"
 #include "daemon/keeper_store.h"
@@ -201,6 +202,25 @@ TEST(KeeperShelf, ShortAndForeignMessagesBreakTheConnectionAndKeepNothing) {
   EXPECT_EQ(shelf.count(), 1u);
 }
 
+// A keeper lives longer than the Managers that it starts: what changes here is another kKeeperVersion.
+TEST(KeeperProtocol, BytesAreThoseOfTheVersion) {
+  const auto hex = [](const KeeperMessage& m) {
+    std::string text;
+    for (const std::byte b : std::as_bytes(std::span(&m, 1)).first(m.size()))
+      text += format_text("%02x", static_cast<unsigned>(b));
+    return text;
+  };
+  KeeperMessage m = message_of(KeeperVerb::kPut, "slab-1", 5);
+  m.code = 3;
+  ASSERT_EQ(kKeeperVersion, 1);
+  EXPECT_EQ(hex(m), "4f424b500100010007000000000000000500000003000600736c61622d31");
+  constexpr std::array kVerbs = {KeeperVerb::kPut,     KeeperVerb::kRemove,   KeeperVerb::kGet,
+                                 KeeperVerb::kSucceed, KeeperVerb::kReady,    KeeperVerb::kReply,
+                                 KeeperVerb::kLeave,   KeeperVerb::kStarting, KeeperVerb::kFails};
+  static_assert(kVerbs.size() + 1 == static_cast<std::size_t>(KeeperVerb::kCount));
+  for (std::size_t i = 0; i < kVerbs.size(); ++i) EXPECT_EQ(static_cast<std::size_t>(kVerbs[i]), i + 1);
+}
+
 TEST(KeeperShelf, AnotherVersionIsAnsweredWithOurs) {
   Shelf shelf(8);
   KeeperMessage m = message_of(KeeperVerb::kPut, "slab-1");
@@ -317,7 +337,8 @@ TEST(SystemdStore, AStartThatGoesOnMayTakeLonger) {
   store->fails("no\nmemory");
   bed.work();
   const std::vector<std::string> expected = {"STATUS=starts: reads READY=1\nEXTEND_TIMEOUT_USEC=30000000",
-                                             "STATUS=starts: has no bound", "STATUS=failed: no memory"};
+                                             "STATUS=starts: has no bound\nEXTEND_TIMEOUT_USEC=86400000000",
+                                             "STATUS=failed: no memory"};
   EXPECT_EQ(bed.said(), expected);
 }
 

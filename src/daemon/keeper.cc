@@ -80,33 +80,6 @@ Duration most(Duration a, Duration b) {
   return a < b ? b : a;
 }
 
-// In the environment of a life and of what it starts: which one of this keeper's. Where the keeper was
-// started by exec(), or is the first process of its PID namespace, it has children that are none of its
-// lives'.
-constexpr const char* kLife = "ORBITKV_LIFE";
-
-bool is_of_life(pid_t pid, const std::string& life) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
-  const std::string environment{std::istreambuf_iterator<char>(file), {}};
-  const std::string mark = std::string(kLife) + "=" + life + '\0';
-  return environment.starts_with(mark) || environment.find('\0' + mark) != std::string::npos;
-}
-
-// Children of this process that `life` has started.
-std::vector<pid_t> children_of_life(const std::string& life) {
-  const std::string id = std::to_string(::getpid());
-  std::ifstream list("/proc/" + id + "/task/" + id + "/children");
-  std::vector<pid_t> out;
-  for (pid_t pid = 0; list >> pid;)
-    if (is_of_life(pid, life)) out.push_back(pid);
-  return out;
-}
-
-bool has_children_in(pid_t group) {
-  siginfo_t info{};
-  return ::waitid(P_PGID, static_cast<id_t>(group), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
-}
-
 int exit_status(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
@@ -231,12 +204,12 @@ void Keeper::start_child() {
   count_ooms();
   ooms_ = next_ooms_;
   life_ = {};
-  life_.name = format_text("%d.%u", ::getpid(), ended_);
+  life_.processes = LifeProcesses(format_text("%d.%u", ::getpid(), ended_));
   life_.started = monotonic_now();
-  life_.child = ::fork();
-  if (life_.child < 0) return give_up("cannot fork");
-  if (life_.child == 0) become_child(theirs.get());
-  life_.group = life_.child;
+  const pid_t child = ::fork();
+  if (child < 0) return give_up("cannot fork");
+  if (child == 0) become_child(theirs.get());
+  life_.processes.begin(child);
   go(Phase::kStarting);
   tell("starts " + program_named());
 }
@@ -247,7 +220,7 @@ void Keeper::become_child(int socket) {
   ::fcntl(socket, F_SETFD, 0);
   ::setenv(kLifeCame, life_came_name(lives_.came()).data(), 1);
   ::setenv(kLifeWhy, lives_.why_came().c_str(), 1);
-  ::setenv(kLife, life_.name.c_str(), 1);
+  ::setenv(LifeProcesses::kVariable, life_.processes.name().c_str(), 1);
   ::setenv(kLifeHung, std::to_string(lives_.hung()).c_str(), 1);
   run_program();
   KeeperMessage message;
@@ -261,7 +234,7 @@ void Keeper::become_child(int socket) {
 std::string Keeper::program_named() const {
   const std::string program =
       lives_.program() == Lives::kServedImage ? "the image that served last" : lives_.program();
-  return program + " (pid " + std::to_string(life_.child) + ")";
+  return program + " (pid " + std::to_string(life_.processes.child()) + ")";
 }
 
 // For who asks while no Manager answers.
@@ -301,8 +274,8 @@ void Keeper::take_signals() {
 void Keeper::stop(int signal) {
   stopping_ = true;
   if (asking_ > 0) ::kill(asking_, SIGTERM);
-  if (life_.child > 0) {
-    ::kill(life_.child, signal);
+  if (life_.processes.child() > 0) {
+    ::kill(life_.processes.child(), signal);
   } else {
     over_ = true;
     let_go("stopped while no Manager ran");
@@ -319,7 +292,8 @@ void Keeper::let_go(const char* why) {
 
 // By the image that serves: it asks first what stands at the path, and says what comes of it.
 void Keeper::upgrade() {
-  if (life_.child <= 0 || stopping_) return ORBITKV_WARN("SIGHUP: no Manager runs that could make place");
+  if (life_.processes.child() <= 0 || stopping_)
+    return ORBITKV_WARN("SIGHUP: no Manager runs that could make place");
   if (asking_ > 0) return ORBITKV_WARN("SIGHUP: an upgrade is under way already");
   if (!life_.serving.valid() || options_.socket.empty()) return ask_to_leave();
   asking_ = ::fork();
@@ -350,7 +324,7 @@ void Keeper::upgrade_ended(int status) {
 }
 
 void Keeper::ask_to_leave() {
-  if (life_.child <= 0 || stopping_) return;
+  if (life_.processes.child() <= 0 || stopping_) return;
   KeeperMessage message;
   message.verb = KeeperVerb::kLeave;
   const auto bytes = std::as_bytes(std::span(&message, 1)).first(message.size());
@@ -388,9 +362,10 @@ bool Keeper::take_message() {
 
 // None where the child is a wrapper: its image is a shell, or another tool.
 UniqueFd Keeper::served_image() const {
-  const bool is_child = shelf_->manager() == 0 || static_cast<pid_t>(shelf_->manager()) == life_.child;
+  const bool is_child =
+      shelf_->manager() == 0 || static_cast<pid_t>(shelf_->manager()) == life_.processes.child();
   if (!is_child) return {};
-  const std::string image = "/proc/" + std::to_string(life_.child) + "/exe";
+  const std::string image = "/proc/" + std::to_string(life_.processes.child()) + "/exe";
   return UniqueFd(::open(image.c_str(), O_PATH | O_CLOEXEC));
 }
 
@@ -402,7 +377,9 @@ void Keeper::send_answer() {
 
 // ---- ends ----
 
+// One that the keeper cannot hear any more may serve by now: it goes on, and is not kept.
 void Keeper::watch_start() {
+  if (!socket_.valid()) return;
   if (options_.silence.ns > 0 && life_.silent >= options_.silence) end_start();
 }
 
@@ -415,39 +392,30 @@ void Keeper::end_start() {
                program_named().c_str(), life_.hung.c_str());
   tell("has ended " + program_named() + ", which hung at its start, and waits until it is gone");
   go(Phase::kEnding);
-  kill_life();
-}
-
-void Keeper::kill_life() {
-  if (life_.child > 0) ::kill(life_.child, SIGKILL);
-  if (has_children_in(life_.group)) ::kill(-life_.group, SIGKILL);
-  for (const pid_t each : children_of_life(life_.name)) {
-    ::kill(each, SIGKILL);
-    life_.killed.insert(each);
-  }
+  life_.processes.kill();
 }
 
 // Of the last life nothing runs any more: what was below a process that ended is a child of this one by now.
 void Keeper::settle_end() {
-  if (life_.child > 0) return;
-  kill_life();  // those that have come to this process since
-  if (has_children_in(life_.group) || !life_.killed.empty()) return;
+  if (life_.processes.child() > 0) return;
+  life_.processes.kill();  // those that have come to this process since
+  if (!life_.processes.gone()) return;
   child_ended(life_.end_status);
 }
 
 void Keeper::reap() {
   int status = 0;
   for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-    life_.killed.erase(pid);
+    const bool was_child = pid == life_.processes.child();
+    life_.processes.reaped(pid);
     if (pid == asking_) {
       asking_ = -1;
       upgrade_ended(status);
-    } else if (pid == life_.child) {
+    } else if (was_child) {
       // What it said last counts; nobody waits for answers.
       do has_unsent_ = false;
       while (take_message());
       socket_.reset();
-      life_.child = -1;
       life_.end_status = status;
       if (phase_ != Phase::kEnding) child_ended(status);
     }

@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "base/unique_fd.h"
+#include "daemon/life_processes.h"
 #include "daemon/lives.h"
 #include "daemon/shelf.h"
 
@@ -47,15 +47,12 @@ class Keeper {
   };
   // From the start of a child to the next one's.
   struct Life {
-    std::string name;  // what its environment has, and that of all it starts
+    LifeProcesses processes;
     TimePoint started;
-    pid_t child = -1;        // until it was reaped
-    pid_t group = -1;        // its process group
-    std::set<pid_t> killed;  // of it, and not reaped yet
-    UniqueFd serving;        // image of a child that serves: of no use if it ends at once
-    Duration silent;         // since its last sign, as far as the keeper looked
-    Duration ending;         // likewise, since SIGKILL
-    std::string hung;        // how, in words
+    UniqueFd serving;  // image of a child that serves: of no use if it ends at once
+    Duration silent;   // since its last sign, as far as the keeper looked
+    Duration ending;   // likewise, since SIGKILL
+    std::string hung;  // how, in words
     int end_status = 0;
   };
   explicit Keeper(const Options& options);
@@ -68,7 +65,6 @@ class Keeper {
   void look(TimePoint now);
   void watch_start();
   void end_start();
-  void kill_life();
   void settle_end();
   std::string program_named() const;
   void tell(const std::string& what);

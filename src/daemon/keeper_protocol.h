@@ -31,10 +31,10 @@ enum class KeeperVerb : std::uint16_t {
   kGet,       // value: an index; answered with its name and descriptor, value: how many there are
   kSucceed,   // path of the next life's binary, or none: the same; value 1: it may start cold
   kReady,     // the Manager serves; value: its process, or 0; no answer
-  kStarting,  // it goes on with its start; text: with what; no answer
-  kFails,     // it ends without having served; text: why; no answer
   kReply,     // keeper: code, and what the verb says
   kLeave,     // keeper: make place for the successor; request 0
+  kStarting,  // it goes on with its start; text: with what; no answer
+  kFails,     // it ends without having served; text: why; no answer
   kCount,
 };
 

@@ -71,7 +71,7 @@ TEST(Keeper, AStartThatHangsIsEndedWithAllThatItStarted) {
   std::ifstream file(pids);
   int count = 0;
   for (pid_t pid = 0; file >> pid; ++count) EXPECT_NE(::kill(pid, 0), 0) << pid;
-  EXPECT_GT(count, 10) << "a start, and what it has started, ten times";
+  EXPECT_GT(count, 2) << "a start, and what it has started, more than once";
   EXPECT_FALSE(std::ifstream(beside).good()) << "one ran beside the next";
   std::filesystem::remove_all(directory);
 }

@@ -84,7 +84,8 @@ void Lives::succeed(std::string_view binary, bool cold) {
   cold_ = cold;
 }
 
-Lives::Decision Lives::ended(const End& end) {
+Lives::Decision Lives::ended(End end) {
+  if (end.hung) end.ready = false;  // it said so while it was being ended
   const bool asked = std::exchange(asked_, false);
   if (end.hung) ++hung_;
   const LifeStart was = std::exchange(start_, LifeStart::kAny);

@@ -77,7 +77,7 @@ class Lives {
     std::string why{};   // for the log; empty: nothing to say
     LifeCame came = LifeCame::kAgain;
   };
-  Decision ended(const End& end);
+  Decision ended(End end);
 
  private:
   Decision decide(const End& end, bool asked, LifeStart was);

@@ -223,6 +223,15 @@ TEST(Lives, ASuccessorThatWaitedLongItselfIsNotTriedAgain) {
       << bed.lives.why_came();
 }
 
+TEST(Lives, OneThatSaidThatItServesWhileItWasEndedHasNotServed) {
+  Bed bed;
+  bed.upgrade("/bin/two");
+  bed.now = bed.now + seconds(30);
+  bed.lives.ended({kKilled, true, true, false, seconds(30), bed.now, true, "no sign"});
+  EXPECT_EQ(bed.lives.came(), LifeCame::kBack);
+  EXPECT_STREQ(bed.lives.program(), "/bin/one");
+}
+
 TEST(Lives, OneThatHangsIsCountedAndTriedAgainOrGivenUpForTheOneBefore) {
   Bed bed;
   const auto hung = [&] {

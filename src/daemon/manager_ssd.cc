@@ -1,20 +1,15 @@
 // The Manager's side of the SSD: when its store is driven, and the operator's commands.
-#include <poll.h>
 
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/readable.h"
 #include "daemon/manager.h"
 
 namespace orbitkv::daemon {
 namespace {
 constexpr Duration kAnsweredStays = seconds(5);
 constexpr Duration kStoreWithin = seconds(30);
-
-bool is_readable(int fd) {
-  pollfd ready{fd, POLLIN, 0};
-  return ::poll(&ready, 1, 0) == 1;
-}
 }  // namespace
 
 Status Manager::open_ssd() {

@@ -22,6 +22,7 @@ namespace orbitkv::daemon {
 namespace {
 
 constexpr int kFirstPassed = 3;
+constexpr Duration kNoSilence = seconds(24 * 3600);  // where a start may say nothing for as long as it likes
 constexpr std::size_t kUnsent = 2 * std::size_t{limits::kKeptDescriptors};
 
 std::string variable(const char* name) {
@@ -165,8 +166,8 @@ void SystemdStore::starting(std::string_view what) {
   flush();
   if (!unsent_.empty()) return;
   std::string text = "STATUS=starts: " + one_line(what);
-  if (silence_.ns > 0)
-    text += format_text("\nEXTEND_TIMEOUT_USEC=%lld", static_cast<long long>(silence_.ns / 1000));
+  const Duration silence = silence_.ns > 0 ? silence_ : kNoSilence;
+  text += format_text("\nEXTEND_TIMEOUT_USEC=%lld", static_cast<long long>(silence.ns / 1000));
   post({std::move(text), {}, {}, true});
 }
 

@@ -255,7 +255,10 @@ bool Recovery::sync_all() {
 
 void Recovery::sync(PathIndex path) {
   ++under_way_;
-  durability_.sync(path, [this](bool) { --under_way_; });
+  durability_.sync(path, [this](bool) {
+    --under_way_;
+    rests_ = false;
+  });
 }
 
 bool Recovery::seal_all() {

@@ -1,10 +1,10 @@
 #include "ssd/scan.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include "base/readable.h"
 
 namespace orbitkv::ssd {
 namespace {
@@ -13,11 +13,6 @@ constexpr std::uint32_t kFirstTail = 4;       // pages read at the end of a segm
 constexpr std::uint32_t kStepsACall = 64;     // of next(): headers and the like
 constexpr std::uint32_t kPagesACall = 64;     // of next(): pages of batches and images
 constexpr Duration kWait = milliseconds(50);  // between looks at stop_fd
-
-bool readable(int fd) {
-  pollfd watched{fd, POLLIN, 0};
-  return fd >= 0 && ::poll(&watched, 1, 0) > 0;
-}
 
 }  // namespace
 
@@ -299,7 +294,7 @@ Result<ScanTotals> scan(Io& io, std::span<const ScanPath> paths, ScanSink& sink,
   Dispatch device(io);
   Scan scan(device, {paths.begin(), paths.end()}, options.depth);
   while (!scan.over()) {
-    if (readable(options.stop_fd)) {
+    if (is_readable(options.stop_fd)) {
       device.drain();
       return busy("the scan was given up");
     }

@@ -1,12 +1,11 @@
 #include "ssd/store.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <limits>
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/readable.h"
 #include "ssd/flushes.h"
 #include "ssd/open_paths.h"
 #include "ssd/reclaim.h"
@@ -23,11 +22,6 @@ constexpr std::size_t kResultsAPoll = 1024;
 constexpr int kRoundsAPoll = 4;
 constexpr Duration kBetweenLooks = seconds(10);   // at the names of files
 constexpr Duration kOpenWait = milliseconds(50);  // of open(), between looks at stop_fd
-
-bool readable(int fd) {
-  pollfd watched{fd, POLLIN, 0};
-  return fd >= 0 && ::poll(&watched, 1, 0) > 0;
-}
 
 }  // namespace
 
@@ -182,7 +176,7 @@ Result<std::unique_ptr<Store>> Store::open(const StoreConfig& config, Io& io) {
   ORBITKV_ASSIGN_OR_RETURN(auto store, begin_open(config, io));
   Impl& impl = *store->impl_;
   while (!store->ready()) {
-    if (readable(config.stop_fd))
+    if (is_readable(config.stop_fd))
       return busy("recovery of the SSD store was given up because the Manager is to stop");
     impl.open_step();
     impl.state.io.pump_waiting(impl.recovery && impl.recovery->rests() ? kOpenWait : Duration{});

@@ -1,7 +1,9 @@
 """A Manager with an SSD, without an engine: what leaves memory comes back, also after a kill."""
 
+import contextlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -173,6 +175,18 @@ def test_namespaces_are_listed_in_pieces_and_dropped_for_good(manager):
         assert engine.restored([7]) == 0
 
 
+def connected(pid, seconds=20):
+    """The process has a socket: the command has found its Manager."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for each in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if os.readlink(each).startswith("socket:"):
+                    return
+        time.sleep(0.01)
+    raise AssertionError("the command does not connect")
+
+
 def reading(manager):
     """Killed, and started again with an SSD that is read no further for now."""
     manager.kill()
@@ -193,12 +207,14 @@ def test_it_serves_while_its_ssd_is_being_read(manager):
         assert status["ssd"]["state"] == "reading" and not status["ssd"]["opening"]["ready"]
         assert status["ssd"]["opening"]["missed"] >= ROOM and status["ssd"]["refused"]["opening"] > 0
         assert status["ssd"]["opening"]["segments"] == 31
-        text = subprocess.run([binary(), "status", "--bootstrap-socket", manager.socket], capture_output=True, text=True)
+        asks = [binary(), "status", "--bootstrap-socket", manager.socket]
+        text = subprocess.run(asks, capture_output=True, text=True)
         assert "BEING READ (reading): 0 of 31 segments" in text.stdout
         assert "0 of 31 segments" in manager.command("ssd", "list")["reading"]
         assert manager.command("drop", "--memory-only", "--older-than", "1h")["evicted"] == 0
         drop = [binary(), "drop", "--older-than", "1h", "--bootstrap-socket", manager.socket]
         with subprocess.Popen(drop, stderr=subprocess.PIPE, text=True) as waits:
+            connected(waits.pid)
             # The next question is answered, that one is not.
             assert manager.status() is not None and waits.poll() is None
             manager.stop()
@@ -227,6 +243,7 @@ def test_a_drop_while_the_ssd_is_read_holds_for_all_of_it(manager, step):
     os.waitid(os.P_PID, manager.process.pid, os.WSTOPPED | os.WNOWAIT)
     drop = [binary(), "ssd", "drop", digest, "--json", "--bootstrap-socket", manager.socket]
     with subprocess.Popen(drop, stdout=subprocess.PIPE) as asked:
+        connected(asked.pid)  # the socket of a Manager that stands still takes it
         manager.process.send_signal(signal.SIGCONT)
         assert asked.wait(30) == 0
         assert json.loads(asked.stdout.read())["records"] == 16
