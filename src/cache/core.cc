@@ -177,6 +177,7 @@ void Core::close_session(SessionId session_id, TimePoint now) {
   step(session.state, SessionEvent::kClosed);
   if (!was_open) return;
   impl_->warms.end_session(session_id);
+  impl_->begin_call();
   impl_->interests.end_session(session_id);
   impl_->recoveries.end_session(session_id);
   impl_->leases.end_session(session_id);
@@ -192,6 +193,7 @@ void Core::close_session(SessionId session_id, TimePoint now) {
 void Core::stall_session(SessionId session_id, TimePoint now) {
   Session* session = impl_->sessions.open_session(session_id);
   if (session == nullptr) return;
+  impl_->begin_call();
   step(session->state, SessionEvent::kStalled);
   impl_->withdraw_all(session_id, session_stalled(session_id), now);
   impl_->wake(now);
@@ -255,6 +257,7 @@ Status Core::unregister(SessionId session, RegistrationId registration) {
   if (r->open_operations > 0) {
     return busy(format_text("%u operations of the registration are open; wait for them", r->open_operations));
   }
+  impl_->begin_call();
   std::erase(impl_->sessions.at(session).registrations, registration);
   impl_->leave(registration);
   impl_->wake(impl_->latest);
@@ -271,6 +274,7 @@ Result<PublishAnswer> Core::publish(const PublishInput& in, TimePoint now) {
 
 Result<std::uint32_t> Core::restore(const RestoreInput& in, TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(Registration * r, impl_->registration_of(in.op.session, in.registration));
+  impl_->begin_call();
   auto blocks = impl_->restorer.restore(in, *r, now);
   impl_->wake(now);  // leases may have ended
   return blocks;
@@ -285,6 +289,7 @@ void Core::drained(const OperationKey& key, const DrainReport& report, TimePoint
                   static_cast<unsigned long long>(key.operation.value), key.session.value);
     return;
   }
+  impl_->begin_call();
   const Operation& op = impl_->operations.at(index);
   if (op.kind == model::PlanKind::kSave) {
     impl_->publisher.drained(index, report, now);
@@ -302,6 +307,7 @@ void Core::bank_freed(SessionId session, TimePoint) {
 }
 
 void Core::loaded(TransferId transfer, bool ok, TimePoint now) {
+  impl_->begin_call();
   if (!impl_->leases.loaded(transfer, ok, now)) log_unknown(transfer);
   impl_->wake(now);
 }
@@ -311,8 +317,13 @@ void Core::stored(TransferId transfer, bool ok, TimePoint) {
   impl_->spill.write_behind();
 }
 
-void Core::tier_ready(TimePoint now) {
+void Core::tier_opened(TimePoint now) {
   impl_->namespaces.reopen_spaces();
+  tier_ready(now);
+}
+
+void Core::tier_ready(TimePoint now) {
+  impl_->begin_call();
   impl_->loads.tier_ready();
   impl_->leases.pump(now);
   impl_->wake(now);
@@ -321,6 +332,7 @@ void Core::tier_ready(TimePoint now) {
 }
 
 void Core::tick(TimePoint now) {
+  impl_->begin_call();
   impl_->images.set_clock(now);
   impl_->leases.expire(now);
   impl_->recoveries.expire(now);

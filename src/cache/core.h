@@ -456,8 +456,11 @@ class Core {
   // load that is not ok: they may hold anything.
   void loaded(TransferId transfer, bool ok, TimePoint now);
   void stored(TransferId transfer, bool ok, TimePoint now);
-  // It would take loads again, or has read what it holds.
+  // It would take loads again.
   void tier_ready(TimePoint now);
+  // It has read what it holds: kept blocks may find their spaces there. Once, where that came after this
+  // core began.
+  void tier_opened(TimePoint now);
   // New pool capacity may let nothing wait; expiry, abandonment. Call at least every 250 ms.
   void tick(TimePoint now);
 

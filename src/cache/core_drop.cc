@@ -11,7 +11,7 @@ DropId Core::begin_drop(const DropWhat& what, DropRun run, TimePoint now) {
 }
 
 bool Core::turn(TimePoint now) {
-  const bool works = impl_->works();
+  const bool had_work = impl_->works();
   impl_->begin_call();
   impl_->leftovers.turn();
   if (impl_->leases.expires()) impl_->leases.expire(now);
@@ -20,7 +20,7 @@ bool Core::turn(TimePoint now) {
   impl_->line.next_turn();
   impl_->leases.take_turn(now);
   impl_->recoveries.take_turn(now);
-  if (works) {
+  if (had_work) {
     impl_->leases.pump(now);
     impl_->wake(now);  // a charge may be back
   }

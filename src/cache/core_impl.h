@@ -46,7 +46,8 @@ struct Core::Impl final : Admitting {
   void withdraw_all(SessionId session, const Error& why, TimePoint now);
   void leave(RegistrationId id);
   void wake(TimePoint now);
-  // What a call may give back and look at, at once, is counted from here on.
+  // What a call may give back and look at, at once, is counted from here on; and what those may whom it
+  // wakes.
   void begin_call() {
     leftovers.begin_call();
     images.begin_call();

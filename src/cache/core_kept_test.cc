@@ -206,13 +206,13 @@ TEST(CoreKept, ATierThatStillReadsWhatItHoldsIsAskedAgain) {
   tier.opening = true;
   NextLife next(k.w, 0, {}, &tier);
   EXPECT_TRUE(next.world.core->lacks_spaces());
-  next.world.core->tier_ready(next.world.now);
+  next.world.core->tier_opened(next.world.now);
   EXPECT_TRUE(next.world.core->lacks_spaces());
   tier.opening = false;
-  next.world.core->tier_ready(next.world.now);
+  next.world.core->tier_opened(next.world.now);
   EXPECT_FALSE(next.world.core->lacks_spaces());
   EXPECT_EQ(tier.open.count(1), 2u) << "the other life's, too";
-  next.world.core->tier_ready(next.world.now);
+  next.world.core->tier_opened(next.world.now);
   EXPECT_EQ(tier.open.count(1), 2u);
   next.world.core->evict(ByteCount(~std::uint64_t{0}), next.world.now);
   EXPECT_EQ(tier.count(false), 4u);

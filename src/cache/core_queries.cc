@@ -41,6 +41,7 @@ Result<QueryAnswer> Core::query(SessionId session, const QueryPart& part, TimePo
   if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
   ORBITKV_ASSIGN_OR_RETURN(const Instance* instance, impl_->complete_instance(part.instance));
   ORBITKV_ASSIGN_OR_RETURN(const Leases::Target target, impl_->target_of(*instance, part.group));
+  impl_->begin_call();
   Result<QueryAnswer> answer = impl_->leases.query(session, part, target, now);
   impl_->wake(now);
   return answer;
@@ -67,6 +68,7 @@ Result<TicketAnswer> Core::read_recovery(SessionId session, const RecoveryPart& 
   if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
   ORBITKV_ASSIGN_OR_RETURN(const Instance* instance, impl_->complete_instance(part.instance));
   ORBITKV_ASSIGN_OR_RETURN(RecoveryPlan plan, impl_->plan_of(*instance, part.tail));
+  impl_->begin_call();
   Result<TicketAnswer> answer = impl_->recoveries.read(session, part, std::move(plan), now);
   impl_->wake(now);
   return answer;
@@ -77,6 +79,7 @@ Status Core::warm(SessionId session, const WarmPart& part, TimePoint now) {
   ORBITKV_ASSIGN_OR_RETURN(const Instance* instance, impl_->complete_instance(part.instance));
   ORBITKV_ASSIGN_OR_RETURN(const Leases::Target target, impl_->target_of(*instance, part.group));
   if (target.tier == kNoTierSpace) return ok_status();  // nothing is stored
+  impl_->begin_call();
   const Status added = impl_->warms.add(session, part, target, now);
   impl_->wake(now);
   return added;
@@ -104,6 +107,7 @@ Status Core::release(SessionId session_id, LeaseId id) {
 Result<TicketAnswer> Core::poll(SessionId session, const TicketName& ticket, Revision revision,
                                 TimePoint now) {
   if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
+  impl_->begin_call();
   auto answer = ticket.kind == TicketKind::kPrefix ? impl_->leases.poll(session, ticket, revision, now)
                                                    : impl_->recoveries.poll(session, ticket, revision, now);
   impl_->wake(now);  // it may have ended a wait, and loads that publishers wait for
@@ -112,6 +116,7 @@ Result<TicketAnswer> Core::poll(SessionId session, const TicketName& ticket, Rev
 
 Status Core::cancel(SessionId session, const TicketName& ticket, Revision revision) {
   if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
+  impl_->begin_call();
   Status ended = ok_status();
   if (ticket.kind == TicketKind::kWarm) {
     impl_->warms.cancel(session, ticket);
@@ -136,6 +141,7 @@ Result<InterestAnswer> Core::submit_interest(SessionId session, const InterestPa
   } else {
     ORBITKV_ASSIGN_OR_RETURN(asked.target, impl_->target_of(*instance, part.group));
   }
+  impl_->begin_call();
   Result<InterestAnswer> answer = impl_->interests.submit(session, part, std::move(asked), now);
   impl_->wake(now);
   return answer;
@@ -143,6 +149,7 @@ Result<InterestAnswer> Core::submit_interest(SessionId session, const InterestPa
 
 Result<InterestAnswer> Core::interest(SessionId session, const InterestCall& call, TimePoint now) {
   if (impl_->sessions.open_session(session) == nullptr) return impl_->not_open(session);
+  impl_->begin_call();
   Result<InterestAnswer> answer = impl_->interests.call(session, call, now);
   impl_->wake(now);
   return answer;

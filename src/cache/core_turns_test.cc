@@ -222,5 +222,43 @@ TEST(CoreTurns, very_many_pinned_images_in_the_way_of_an_eviction_are_passed_ove
   EXPECT_EQ(w.core->stats().leased, kPinned * slot_bytes());
 }
 
+TEST(CoreTurns, a_lease_whose_term_is_over_is_not_used_however_many_end_before_it) {
+  constexpr std::uint32_t kLeases = limits::kEndsPerTurn + 20;
+  World w;
+  Engine e(w);
+  w.store(e.worker, e.registration, hashes(1, 2));
+  std::vector<QueryAnswer> answers;
+  for (std::uint32_t i = 0; i < kLeases; ++i)
+    answers.push_back(w.read(e.scheduler, hashes(1, 2), std::to_string(i)));
+  w.now = w.now + WorldOptions{}.core.lease_ttl + seconds(1);
+  const OperationKey op{e.worker, RecordIndex(10), OperationId(10'000)};
+  const auto code = w.restore(op, e.registration, answers[kLeases - 1].lease, {0, 1});
+  ASSERT_FALSE(code.ok());
+  EXPECT_EQ(code.error().code(), Code::kRecompute);
+  EXPECT_GT(w.core->stats().leases, 0u) << "the others end over turns";
+  const QueryAnswer again = w.read(e.scheduler, hashes(1, 2), std::to_string(kLeases - 2));
+  EXPECT_NE(again.lease, answers[kLeases - 2].lease) << "it is another one";
+  EXPECT_FALSE(again.again);
+  turns(w);
+  EXPECT_EQ(w.core->stats().leases, 1u);
+  expect_exact(w);
+}
+
+// What one call may do at once does not depend on the call before.
+TEST(CoreTurns, each_call_gives_back_a_little_at_once) {
+  WorldOptions options;
+  options.pool = 256 * kMiB;
+  World w(options);
+  Engine e(w);
+  store_many(w, e, limits::kUnpinsPerTurn);
+  const LeaseId all = w.read(e.scheduler, hashes(0, limits::kUnpinsPerTurn), "all").lease;
+  const QueryAnswer few = w.read(e.scheduler, hashes(0, 10), "few");
+  ASSERT_TRUE(w.core->release(e.scheduler, all).ok());
+  const TicketName name{instance_id(1), GroupId(0), "few"};
+  ASSERT_TRUE(w.core->cancel(e.scheduler, name, few.revision).ok());
+  EXPECT_EQ(w.core->stats().leased, ByteCount());
+  EXPECT_FALSE(w.core->works());
+}
+
 }  // namespace
 }  // namespace orbitkv::cache

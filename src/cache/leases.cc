@@ -191,9 +191,9 @@ void Leases::answer_last(std::uint32_t index, TimePoint now, QueryAnswer& answer
 // kWaiting, kTaking, kLoading, kReady or kMissed.
 Result<std::uint32_t> Leases::prepare(SessionId session, Seen& seen, QueryAnswer& answer) {
   const QueryPart& part = seen.part;
-  const auto it = by_name_.find(QueryNameView{part.instance, part.group, part.mode, part.request_id});
-  if (it == by_name_.end()) return start(session, seen);
-  const std::uint32_t index = it->second;
+  const std::uint32_t index =
+      named(QueryNameView{part.instance, part.group, part.mode, part.request_id}, seen.now);
+  if (index == kNoLink) return start(session, seen);
   Lease& lease = leases_[index];
   if (lease.session != session) {
     return reject(

@@ -205,6 +205,8 @@ class Leases {
 
   // nullptr: unknown, consumed, released or expired.
   Lease* find(const LeaseId& id);
+  // Not one whose term is over: that ends with this, however many are due before it.
+  Lease* find(const LeaseId& id, TimePoint now);
   // Rank `rank` has taken `blocks` more; the last of the last rank retires the lease.
   void consume(Lease& lease, std::uint16_t rank, std::uint32_t blocks);
   void release(Lease& lease);
@@ -424,6 +426,9 @@ class Leases {
   void retire(std::uint32_t index, LeaseEvent event);
   void collect(std::uint32_t index);
   void end_due(std::uint32_t index, TimePoint now);
+  void end_if_due(std::uint32_t index, TimePoint now);
+  // kNoLink: none, or its term is over.
+  std::uint32_t named(const QueryNameView& name, TimePoint now);
   TicketAnswer tell(std::uint32_t index, TimePoint now);
   std::uint32_t index_of(const Lease& lease) const { return by_id_.find(lease.id)->second; }
   std::uint32_t take_object();

@@ -22,6 +22,21 @@ Lease* Leases::find(const LeaseId& id) {
   return it == by_id_.end() ? nullptr : &leases_[it->second];
 }
 
+Lease* Leases::find(const LeaseId& id, TimePoint now) {
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end()) return nullptr;
+  end_if_due(it->second, now);
+  return find(id);
+}
+
+std::uint32_t Leases::named(const QueryNameView& name, TimePoint now) {
+  auto it = by_name_.find(name);
+  if (it == by_name_.end()) return kNoLink;
+  end_if_due(it->second, now);
+  it = by_name_.find(name);
+  return it == by_name_.end() ? kNoLink : it->second;
+}
+
 void Leases::consume(Lease& lease, std::uint16_t rank, std::uint32_t blocks) {
   std::uint32_t& consumed = lease.consumed.at(rank);
   consumed += blocks;
@@ -78,6 +93,10 @@ void Leases::expire(TimePoint now) {
   expires_ = false;
 }
 
+void Leases::end_if_due(std::uint32_t index, TimePoint now) {
+  if (deadlines_.over(index, now)) end_due(index, now);
+}
+
 void Leases::end_due(std::uint32_t index, TimePoint now) {
   const Lease& lease = leases_[index];
   if (lease.state == LeaseState::kLoading) return time_out(index, now);
@@ -110,14 +129,15 @@ Result<TicketAnswer> Leases::poll(SessionId session, const TicketName& ticket, R
                                   TimePoint now) {
   expire(now);
   const QueryMode mode = ticket.interest ? QueryMode::kInterest : QueryMode::kRead;
-  const auto it = by_name_.find(QueryNameView{ticket.instance, ticket.group, mode, ticket.request_id});
-  if (it == by_name_.end()) return TicketAnswer{};
-  const Lease& lease = leases_[it->second];
+  const std::uint32_t index =
+      named(QueryNameView{ticket.instance, ticket.group, mode, ticket.request_id}, now);
+  if (index == kNoLink) return TicketAnswer{};
+  const Lease& lease = leases_[index];
   if (lease.session != session) {
     return reject(
         format_text("the query belongs to session %u; only that one may poll it", lease.session.value));
   }
-  return lease.revision == revision ? tell(it->second, now) : TicketAnswer{};
+  return lease.revision == revision ? tell(index, now) : TicketAnswer{};
 }
 
 TicketAnswer Leases::tell(std::uint32_t index, TimePoint now) {
@@ -142,12 +162,12 @@ TicketAnswer Leases::tell(std::uint32_t index, TimePoint now) {
 }
 
 TicketAnswer Leases::hold(const TicketName& ticket, Revision revision, std::uint32_t blocks, TimePoint now) {
-  const auto it =
-      by_name_.find(QueryNameView{ticket.instance, ticket.group, QueryMode::kInterest, ticket.request_id});
-  if (it == by_name_.end() || leases_[it->second].revision != revision || !leases_[it->second].id) return {};
-  Lease& lease = leases_[it->second];
+  const std::uint32_t index =
+      named(QueryNameView{ticket.instance, ticket.group, QueryMode::kInterest, ticket.request_id}, now);
+  if (index == kNoLink || leases_[index].revision != revision || !leases_[index].id) return {};
+  Lease& lease = leases_[index];
   if (blocks < lease.hits && !lease.held) {
-    cut(it->second, blocks, now);
+    cut(index, blocks, now);
     places_.shrink_list(lease.places, blocks * ByteCount(sizeof(RecordId)));
   }
   lease.held = true;
@@ -156,7 +176,7 @@ TicketAnswer Leases::hold(const TicketName& ticket, Revision revision, std::uint
   answer.again = lease.delivered;
   answer.hit_blocks = lease.hits;
   answer.leases = {{lease.name.group, lease.hits, lease.id}};
-  if (!lease.delivered) deliver(LeaseIndex(it->second), now);
+  if (!lease.delivered) deliver(LeaseIndex(index), now);
   return answer;
 }
 

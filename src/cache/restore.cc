@@ -20,8 +20,9 @@ bool bit_set(std::span<const std::uint64_t> bitmap, std::size_t i) {
 
 }  // namespace
 
-Result<Lease*> Restorer::usable_lease(const RestoreInput& in, const Registration& registration) {
-  Lease* lease = p_.leases.find(in.lease);
+Result<Lease*> Restorer::usable_lease(const RestoreInput& in, const Registration& registration,
+                                      TimePoint now) {
+  Lease* lease = p_.leases.find(in.lease, now);
   if (lease == nullptr) {
     return recompute("the lease is unknown: consumed, released, expired or of an earlier Manager; ask again");
   }
@@ -72,7 +73,7 @@ Result<bool> Restorer::check_sources(const RestoreInput& in, const Lease& lease,
 
 Result<std::uint32_t> Restorer::restore(const RestoreInput& in, Registration& registration, TimePoint now) {
   p_.leases.expire(now);
-  ORBITKV_ASSIGN_OR_RETURN(Lease * lease, usable_lease(in, registration));
+  ORBITKV_ASSIGN_OR_RETURN(Lease * lease, usable_lease(in, registration, now));
   ORBITKV_RETURN_IF_ERROR(check_targets(in, registration));
   ORBITKV_ASSIGN_OR_RETURN(const bool awaits, check_sources(in, *lease, now));
   const RegisteredGroup* group = registration.find_group(lease->name.group);

@@ -51,7 +51,7 @@ class Restorer {
   const RestoreStats& stats() const { return stats_; }
 
  private:
-  Result<Lease*> usable_lease(const RestoreInput& in, const Registration& registration);
+  Result<Lease*> usable_lease(const RestoreInput& in, const Registration& registration, TimePoint now);
   Status check_targets(const RestoreInput& in, const Registration& registration);
   // True: some are on their way.
   Result<bool> check_sources(const RestoreInput& in, const Lease& lease, TimePoint now) const;

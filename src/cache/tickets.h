@@ -66,6 +66,10 @@ class Deadlines {
   void clear(std::uint32_t index);
   // One whose deadline is over; kNoLink: none. It stays until it is set anew or cleared.
   std::uint32_t due(TimePoint now) const;
+  // That of this one is over.
+  bool over(std::uint32_t index, TimePoint now) const {
+    return index < nodes_.size() && nodes_[index].term != Term::kCount && nodes_[index].at <= now;
+  }
 
  private:
   struct Node {

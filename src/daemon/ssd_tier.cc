@@ -154,7 +154,10 @@ bool SsdTier::poll(cache::Core& core, TimePoint now) {
     }
   }
   const bool opened = ready() && !std::exchange(told_ready_, true);
-  if (opened || !events_.empty()) core.tier_ready(now);
+  if (opened)
+    core.tier_opened(now);
+  else if (!events_.empty())
+    core.tier_ready(now);
   return opened || !events_.empty() || (!ready() && due() <= now);
 }
 
