@@ -5,15 +5,18 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
 
@@ -253,30 +256,41 @@ TEST(SsdKillTest, as_many_kills_as_are_wanted) {
   kill_and_open(wanted_kills(), IoKind::kAuto, 1);
 }
 
-// Until it is killed: opens the store in turns.
-[[noreturn]] void open_until_killed(const StoreConfig& config, IoKind kind) {
+// Opens the store in turns, and is killed in one of that state, or when it is past it.
+[[noreturn]] void open_and_die(const StoreConfig& config, IoKind kind, OpenState in, std::uint64_t turns,
+                               std::atomic<std::uint32_t>& met) {
   auto io = make_io(kind, {});
   if (!io.ok()) ::_exit(1);
   auto store = Store::begin_open(config, **io);
   if (!store.ok()) ::_exit(1);
   std::vector<StoreEvent> events;
-  while (!(*store)->ready()) (*store)->poll(monotonic_now(), events);
-  for (;;) ::pause();
+  for (OpenState state{}; (state = (*store)->opening().state) <= in;
+       (*store)->poll(monotonic_now(), events)) {
+    if (state == in && turns-- == 0) {
+      met |= 1u << static_cast<unsigned>(state);
+      break;
+    }
+  }
+  ::kill(::getpid(), SIGKILL);
+  ::_exit(1);
 }
 
 // Whatever it has read by then, and whatever footers it has written.
 TEST(SsdKillTest, killed_at_any_moment_while_it_opens) {
   const SsdFile file;
   const StoreConfig config = file.config(kGiB, kMiB);
+  void* const shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto& met = *new (shared) std::atomic<std::uint32_t>(0);
   std::mt19937_64 random(3);
   std::uint64_t durable = 0;
   for (std::uint64_t life = 1; life <= 2 && !testing::Test::HasFailure(); ++life) {
     durable = live_and_die(config, IoKind::kAuto, {durable + 1, 1'500 * life, microseconds(0)});
     for (int kill = 0; kill < 20; ++kill) {
+      const auto in = kill % 4 < 2 ? OpenState::kReading : OpenState::kSettling;
+      const std::uint64_t turns = kill < 4 ? 0 : random() % 40;
       const pid_t child = ::fork();
-      if (child == 0) open_until_killed(config, kill % 2 == 0 ? IoKind::kAuto : IoKind::kThreads);
-      ::usleep(static_cast<useconds_t>(random() % 60'000));
-      ::kill(child, SIGKILL);
+      if (child == 0) open_and_die(config, kill % 2 == 0 ? IoKind::kAuto : IoKind::kThreads, in, turns, met);
       int status = 0;
       EXPECT_EQ(::waitpid(child, &status, 0), child);
       EXPECT_TRUE(WIFSIGNALED(status)) << status;
@@ -289,6 +303,9 @@ TEST(SsdKillTest, killed_at_any_moment_while_it_opens) {
     EXPECT_EQ(found, durable);
     EXPECT_EQ(again.read_right, found);
   }
+  EXPECT_EQ(met, 1u << static_cast<unsigned>(OpenState::kReading) |
+                     1u << static_cast<unsigned>(OpenState::kSettling));
+  ::munmap(shared, 4096);
 }
 
 TEST(SsdKillTest, three_kills_with_threads) {

@@ -1,6 +1,5 @@
-// A Manager whose start takes long and goes on: `successor SIGNS PAUSE_MS PROGRAM ARGUMENTS...` tells the
-// keeper at
-// --keeper-fd of the arguments that it counts sheep, SIGNS times, and becomes PROGRAM then.
+// A Manager whose start takes long and goes on: `successor SIGNS PAUSE_MS PROGRAM ARGUMENTS...` tells
+// the keeper at --keeper-fd of the arguments that it counts sheep, SIGNS times, and becomes PROGRAM then.
 #include <unistd.h>
 
 #include <cstdlib>
