@@ -127,33 +127,73 @@ struct Meetable {
   std::uint32_t aims = 1;  // at it, in relation to the others: the rarer, the more
 };
 constexpr Meetable kMet[] = {
-    {"session", "open"},        {"session", "stalled", 2},  {"session", "closing", 2},
-    {"publish", "waiting"},     {"publish", "reserved", 3}, {"publish", "granted"},
-    {"publish", "claimed"},     {"publish", "orphaned", 2}, {"restore", "awaiting", 5},
-    {"restore", "pinned", 4},   {"restore", "granted"},     {"restore", "claimed", 2},
-    {"restore", "orphaned", 5}, {"image", "lent"},          {"image", "sealed"},
-    {"image", "dropped"},       {"image", "loading"},       {"image", "load_failed", 6},
-    {"load", "queued", 3},      {"load", "submitted"},      {"lease", "collecting"},
-    {"lease", "waiting"},       {"lease", "taking", 4},     {"lease", "loading"},
-    {"lease", "ready"},         {"lease", "consuming"},     {"lease", "missed"},
-    {"recovery", "collecting"}, {"recovery", "waiting"},    {"recovery", "taking", 2},
-    {"recovery", "loading", 2}, {"recovery", "ready"},      {"recovery", "missed"},
-    {"retire", "grants", 6},    {"interest", "collecting"}, {"interest", "acquiring"},
-    {"interest", "acquired"},   {"interest", "claimed"},    {"retire", "claims", 2},
-    {"retire", "device", 2},    {"record", "reserved"},     {"record", "preparing"},
-    {"record", "granted"},      {"record", "active"},       {"record", "drained"},
-    {"record", "reaped"},       {"record", "failed"},       {"record", "revoked", 2},
+    {"session", "open"},
+    {"session", "stalled", 8},
+    {"session", "closing", 3},
+    {"publish", "waiting"},
+    {"publish", "reserved", 4},
+    {"publish", "granted"},
+    {"publish", "claimed"},
+    {"publish", "orphaned", 4},
+    {"restore", "awaiting", 8},
+    {"restore", "pinned", 4},
+    {"restore", "granted"},
+    {"restore", "claimed", 3},
+    {"restore", "orphaned", 7},
+    {"image", "lent"},
+    {"image", "sealed"},
+    {"image", "dropped"},
+    {"image", "loading"},
+    {"image", "load_failed", 8},
+    {"load", "queued", 4},
+    {"load", "submitted"},
+    {"lease", "collecting"},
+    {"lease", "waiting"},
+    {"lease", "taking", 8},
+    {"lease", "loading"},
+    {"lease", "ready"},
+    {"lease", "consuming"},
+    {"lease", "missed", 2},
+    {"recovery", "collecting", 2},
+    {"recovery", "waiting"},
+    {"recovery", "taking", 3},
+    {"recovery", "loading", 2},
+    {"recovery", "ready"},
+    {"recovery", "missed"},
+    {"retire", "grants", 6},
+    {"interest", "collecting", 4},
+    {"interest", "acquiring", 4},
+    {"interest", "acquired"},
+    {"interest", "claimed"},
+    {"retire", "claims", 3},
+    {"retire", "device", 4},
+    {"record", "reserved"},
+    {"record", "preparing"},
+    {"record", "granted"},
+    {"record", "active"},
+    {"record", "drained"},
+    {"record", "reaped"},
+    {"record", "failed"},
+    {"record", "revoked", 5},
     {"record", "acknowledged"},
 };
-static_assert(std::size(kMet) <= kMostMet);
+// What faults are aimed at, too, though no table counts what meets it: a store that is being read, and
+// a restore that waits while what it or somebody else has pinned has not come.
+constexpr Meetable kAimedAt[] = {
+    {"opening", "reading", 2}, {"opening", "settling", 2}, {"restore", "deceived", 6}};
+constexpr std::size_t kAllMet = std::size(kMet) + std::size(kAimedAt);
+static_assert(kAllMet <= kMostMet);
+constexpr const Meetable& met_at(std::size_t place) {
+  return place < std::size(kMet) ? kMet[place] : kAimedAt[place - std::size(kMet)];
+}
 // Who meets a state: faults, by their kinds, and retirements, by their states.
 constexpr std::size_t kMeeters = kActionKinds + kRetireStates.size();
 std::array<std::array<bool, std::size(kMet)>, kMeeters> g_met{};
 
 std::size_t place_of(const char* machine, const char* state) {
   std::size_t i = 0;
-  while (i < std::size(kMet) &&
-         (std::strcmp(kMet[i].machine, machine) != 0 || std::strcmp(kMet[i].state, state) != 0))
+  while (i < kAllMet &&
+         (std::strcmp(met_at(i).machine, machine) != 0 || std::strcmp(met_at(i).state, state) != 0))
     ++i;
   return i;
 }
@@ -170,7 +210,7 @@ Places places_of(const char* machine, const Names& names) {
 template <class Counts>
 void see_machine(Met& met, const Places& places, const Counts& counts) {
   for (std::size_t i = 0; i < counts.size(); ++i)
-    if (counts[i] != 0 && places[i] < std::size(kMet)) met.set(places[i]);
+    if (counts[i] != 0 && places[i] < kAllMet) met.set(places[i]);
 }
 
 void mark_met(std::size_t meeter, const Met& met) {
@@ -301,13 +341,18 @@ void count_reached(std::uint32_t* counts) {
 std::size_t state_to_meet(std::uint64_t word) {
   constexpr std::uint64_t kAims = [] {
     std::uint64_t sum = 0;
-    for (const Meetable& each : kMet) sum += each.aims;
+    for (std::size_t place = 0; place < kAllMet; ++place) sum += met_at(place).aims;
     return sum;
   }();
   std::uint64_t at = word % kAims;
   std::size_t place = 0;
-  while (at >= kMet[place].aims) at -= kMet[place++].aims;
+  while (at >= met_at(place).aims) at -= met_at(place++).aims;
   return place;
+}
+
+std::string name_of_state(std::size_t state) {
+  if (state >= kAllMet) return {};
+  return std::string(met_at(state).machine) + "." + met_at(state).state;
 }
 
 void see(Met& met, const cache::Census& census) {
@@ -328,13 +373,23 @@ void see(Met& met, const cache::Census& census) {
   see_machine(met, recoveries, census.recoveries);
   see_machine(met, interests, census.interests);
   const std::size_t retire = retirements[static_cast<std::size_t>(census.retire)];
-  if (retire < std::size(kMet)) met.set(retire);
+  if (retire < kAllMet) met.set(retire);
+  static const std::size_t deceived = place_of("restore", "deceived");
+  const auto count = [](const auto& counts, auto state) { return counts[static_cast<std::size_t>(state)]; };
+  if (count(census.restores, RestoreState::kAwaiting) > 0 &&
+      count(census.images, ImageState::kLoadFailed) > 0)
+    met.set(deceived);
 }
 
 void see(Met& met, shm::RecordState state) {
   static const Places records = places_of("record", kRecordStateNames);
   const std::size_t place = records[static_cast<std::size_t>(state)];
-  if (place < std::size(kMet)) met.set(place);
+  if (place < kAllMet) met.set(place);
+}
+
+void see(Met& met, ssd::OpenState state) {
+  static const Places openings = places_of("opening", kOpening);
+  if (const auto row = static_cast<std::size_t>(state); row < openings.size()) met.set(openings[row]);
 }
 
 void mark_fault(ActionKind fault, const Met& met) {

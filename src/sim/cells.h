@@ -28,13 +28,16 @@ const std::vector<Cell>& all_cells();
 // all_cells().size() elements.
 void count_reached(std::uint32_t* counts);
 
-// Which states of machines there are, of those that can be met between two events.
+// Which states of machines there are, of those that can be met between two events, and what else
+// faults are aimed at.
 inline constexpr std::size_t kMostMet = 64;
 using Met = std::bitset<kMostMet>;
 // One of them, drawn by the word: the rarer ones more often.
 std::size_t state_to_meet(std::uint64_t word);
+std::string name_of_state(std::size_t state);  // "machine.state"; empty: there are no more
 void see(Met& met, const cache::Census& census);
 void see(Met& met, shm::RecordState state);
+void see(Met& met, ssd::OpenState state);
 // A fault meets whatever there is now.
 void mark_fault(ActionKind fault, const Met& met);
 // What those were who had been lent something when a Manager found it: the state of their record,
@@ -48,7 +51,7 @@ void mark_drop(bool aged, Dropped what);
 // What came while the store was being opened.
 enum class MetOpening : std::uint8_t { kDeath, kUpgrade, kDrop, kCount };
 void mark_opening(ssd::OpenState state, MetOpening what);
-// So does a slab that retires, when it comes to a state.
+// So does a slab that retires, as long as it stands in a state.
 void mark_retirement(cache::RetireState state, const cache::Census& census);
 
 struct Coverage {

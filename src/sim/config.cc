@@ -1,6 +1,7 @@
 #include "sim/config.h"
 
 #include "base/limits.h"
+#include "sim/favourites.h"
 
 namespace orbitkv::sim {
 namespace {
@@ -186,6 +187,7 @@ Config draw_config(std::uint64_t seed) {
   config.chain_blocks = static_cast<std::uint32_t>(random.between(2, 16));
   draw_weights(random, config);
   draw_budgets(random, config);
+  draw_favourite(config);
   return config;
 }
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,8 @@ struct Config {
   std::uint32_t bank_bytes = 0;                       // of a session's plans: some hold one of them
   bool sleeps = true;                                 // the Manager's loop, where it has nothing to do
   std::array<std::uint32_t, kActionKinds> weights{};  // of the actions in the program
+  // A state (sim/cells.h) that the seed leans towards (sim/favourites.h): most of its faults wait for it.
+  std::optional<std::size_t> favourite;
 };
 
 Config draw_config(std::uint64_t seed);

@@ -190,6 +190,8 @@ void Disk::after_crash() {
 void Disk::fault_next(Fault fault, std::uint64_t word) {
   fault_ = fault;
   fault_word_ = word;
+  of_reads_ = (fault == Fault::kError || fault == Fault::kShort) && (word >> 40) % 2 == 0;
+  faults_left_ = of_reads_ ? 1 + static_cast<std::uint32_t>(word >> 44) % 3 : 1;
 }
 
 Duration Disk::delay_next(std::uint64_t word) {
@@ -200,6 +202,7 @@ Duration Disk::delay_next(std::uint64_t word) {
 ssd::IoFault Disk::next(const ssd::IoRequest& request) {
   ssd::IoFault out;
   if (deaf_) return {ssd::IoFault::Kind::kError, 0, EIO, {}};
+  if (of_reads_ && request.op != ssd::IoOp::kRead) return out;
   switch (fault_) {
     case Fault::kNone:
     case Fault::kFlip: return out;
@@ -222,7 +225,7 @@ ssd::IoFault Disk::next(const ssd::IoRequest& request) {
       out.delay = milliseconds(static_cast<std::int64_t>(fault_word_ % 2000));
       break;
   }
-  fault_ = Fault::kNone;
+  if (--faults_left_ == 0) fault_ = Fault::kNone;
   world_.note(World::Note::kFault, static_cast<std::uint64_t>(request.op), request.offset);
   return out;
 }

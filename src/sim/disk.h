@@ -39,6 +39,7 @@ class Disk final : private ssd::IoFaults {
   std::vector<Place> writes() const;  // into the pool, under way
 
   enum class Fault : std::uint8_t { kNone, kError, kShort, kDelay, kFull, kFlip };
+  // Of whatever is asked next, or of the next reads alone.
   void fault_next(Fault fault, std::uint64_t word);
   Duration delay_next(std::uint64_t word);
   std::uint64_t completions() const { return completions_; }
@@ -57,6 +58,8 @@ class Disk final : private ssd::IoFaults {
   bool crashed_ = false;    // what runs is waited for as a kernel does, and nobody hears of it
   Fault fault_ = Fault::kNone;
   std::uint64_t fault_word_ = 0, completions_ = 0;
+  std::uint32_t faults_left_ = 0;  // requests that it hits
+  bool of_reads_ = false;
 };
 
 }  // namespace orbitkv::sim

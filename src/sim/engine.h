@@ -44,8 +44,8 @@ class Engine {
   void release(const Action& action);
   void cancel(const Action& action);
   void poll_old(const Action& action);
-  void hog_metadata();
-  void hog_tickets();
+  void hog_metadata(Duration time);
+  void hog_tickets(Duration time);
   void unregister(const Action& action);
   void ask_status(const Action& action);
   void leave();
@@ -179,6 +179,8 @@ class Engine {
   Duration patience(TimePoint started) const;  // until it asks again
   void restore_soon(LeaseId lease);
   void hog(const std::string& request_id, std::uint32_t total);
+  void hog(const std::vector<std::string>& names, std::uint32_t total, Duration time);
+  void let_go(const std::string& request_id);
   void start_rank(const std::shared_ptr<Work>& work, std::uint16_t rank, Job job);
   void on_rank(const std::shared_ptr<Work>& work, std::uint16_t rank, const client::OperationStatus& status);
   void check_restored(const Work& work, std::uint16_t rank, const client::OperationStatus& status);

@@ -173,7 +173,7 @@ void Engine::warm(const Action& action) {
 
 // ---- bounds ----
 
-// The first part of a list whose others never come.
+// The first part of a list whose others never come, and which nobody wants any more after a while.
 void Engine::hog(const std::string& request_id, std::uint32_t total) {
   const auto encode = [instance = instance_, named = group(0).id, request_id, total](wire::Buffer& out) {
     const BlockHash hash = hash_of(block_at(0, 0));
@@ -189,14 +189,30 @@ void Engine::hog(const std::string& request_id, std::uint32_t total) {
   scheduler().call(wire::Opcode::kQuery, encode, [](const auto&) {});
 }
 
-void Engine::hog_metadata() {
-  if (!usable()) return;
-  for (const char* name : {"m0", "m1", "m2"}) hog(name, limits::kTailPages);
+void Engine::let_go(const std::string& request_id) {
+  const auto encode = [instance = instance_, named = group(0).id, request_id](wire::Buffer& out) {
+    wire::encode(wire::CancelQueryRequest{instance, named, request_id, {}, wire::TicketKind::kPrefix}, out);
+  };
+  scheduler().call(wire::Opcode::kCancelQuery, encode, [](const auto&) {});
 }
 
-void Engine::hog_tickets() {
+void Engine::hog(const std::vector<std::string>& names, std::uint32_t total, Duration time) {
   if (!usable()) return;
-  for (std::uint32_t i = 0; i <= limits::kTicketsPerSession; ++i) hog("t" + std::to_string(i), 2);
+  for (const std::string& name : names) hog(name, total);
+  world_.events().after(time, [this, names, alive = alive_, generation = generation_] {
+    if (*alive != generation || !usable()) return;
+    for (const std::string& name : names) let_go(name);
+  });
+}
+
+void Engine::hog_metadata(Duration time) {
+  hog({"m0", "m1", "m2"}, limits::kTailPages, time);
+}
+
+void Engine::hog_tickets(Duration time) {
+  std::vector<std::string> names;
+  for (std::uint32_t i = 0; i <= limits::kTicketsPerSession; ++i) names.push_back("t" + std::to_string(i));
+  hog(names, 2, time);
 }
 
 }  // namespace orbitkv::sim

@@ -61,9 +61,10 @@ GroupClaim::GroupClaim(World& world, InterestId id, std::vector<Engine*> engines
   times_.resend = milliseconds(300);
   times_.keep = Duration{world.config().core.interest_idle.ns / 5};
   lost_ = random_.one_of<std::uint64_t>({0, 0, 10});
-  doubled_ = random_.one_of<std::uint64_t>({0, 0, 20});
+  doubled_ = random_.one_of<std::uint64_t>({0, 20, 40});
   cut_ = random_.one_of<std::uint64_t>({0, 50});
-  late_ = random_.one_of<std::uint64_t>({0, 0, 20});
+  late_ = random_.one_of<std::uint64_t>({0, 0, 20, 50});
+  overtaken_ = random_.one_of<std::uint64_t>({0, 0, 50});
 }
 
 GroupClaim::~GroupClaim() = default;
@@ -130,6 +131,7 @@ void GroupClaim::flush() {
     if (random_.percent(lost_)) continue;
     const wire::Buffer frame = cut(out.frame);
     const auto later = [&] {
+      if (random_.percent(overtaken_)) overtake(out.seat, frame);
       const Duration late = random_.between(microseconds(1), milliseconds(50));
       world_.events().after(late, [self = shared_from_this(), seat = out.seat, token = out.token, frame] {
         if (self->alive()) self->carry(seat, token, frame);
@@ -138,6 +140,15 @@ void GroupClaim::flush() {
     random_.percent(late_) ? later() : carry(out.seat, out.token, frame);
     if (random_.percent(doubled_)) later();
   }
+}
+
+// Somebody cancels what is under way.
+void GroupClaim::overtake(client::ParticipantIndex seat, const wire::Buffer& frame) {
+  const auto submit = wire::decode_interest_submit(frame);
+  if (!submit.ok()) return;
+  wire::Buffer cancel;
+  wire::encode(wire::InterestCall{submit->name, {}, InterestVerb::kCancel, 0}, cancel);
+  carry(seat, {}, cancel);
 }
 
 // Shorter frames than the coordinator would send: a list in parts.

@@ -70,6 +70,7 @@ class GroupClaim : public std::enable_shared_from_this<GroupClaim> {
   void carry(client::ParticipantIndex seat, client::FrameToken token, const wire::Buffer& frame);
   void arrive(client::ParticipantIndex seat, client::FrameToken token, const wire::Buffer& frame,
               const Result<wire::Buffer>& reply);
+  void overtake(client::ParticipantIndex seat, const wire::Buffer& frame);
   bool submitted_again(client::ParticipantIndex seat, client::FrameToken token, const wire::Buffer& frame);
   void check(std::uint32_t seat, const wire::Buffer& frame, const wire::Buffer& reply);
   void check_acquired(Member& member, const wire::InterestReply& reply);
@@ -97,6 +98,7 @@ class GroupClaim : public std::enable_shared_from_this<GroupClaim> {
   TimePoint begun_, next_tick_;
   Duration delays_;
   std::uint64_t lost_ = 0, doubled_ = 0, late_ = 0, cut_ = 0;  // of a hundred frames
+  std::uint64_t overtaken_ = 0;                                // of those that are late
   bool telling_ = false, told_ = false, finished_ = false;
 };
 

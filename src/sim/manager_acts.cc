@@ -39,7 +39,8 @@ void ManagerNode::drop(std::uint64_t word) {
   if (word % 3 != 0 && !spaces.empty())
     question += R"(, "digests": [")" + hex_text(spaces[(word >> 4) % spaces.size()].digest.bytes) + "\"]";
   constexpr const char* kWhere[] = {"all", "memory", "ssd"};
-  const std::uint64_t minutes = (word >> 8) % 4;
+  constexpr std::uint64_t kMinutes[] = {0, 1, 1, 2};
+  const std::uint64_t minutes = kMinutes[(word >> 8) % std::size(kMinutes)];
   question += R"(, "unused_s": )" + std::to_string(60 * minutes) + R"(, "where": ")" +
               kWhere[(word >> 12) % std::size(kWhere)] + '"';
   if ((word >> 16) % 8 == 0) question += R"(, "dry_run": true)";

@@ -225,6 +225,33 @@ void ManagerNode::doom() {
   for (const shm::SessionMemory* memory : memories) sessions_.emplace_back(*memory);
 }
 
+void ManagerNode::die_taking_back() {
+  point_fault_ = PointFault{FaultPoint::kManagerUnsealed, 0, true};
+}
+
+// Records say that what the table has lent is the client's no more.
+bool ManagerNode::takes_back() const {
+  std::set<std::pair<std::uint64_t, std::uint64_t>> taken;  // session and operation
+  for (const auto& [epoch, peer] : peers_) {
+    for (std::uint32_t i = 0; i < limits::kRecords; ++i) {
+      const auto word = shm::unpack(peer.memory->record(RecordIndex(i)).word.load(std::memory_order_relaxed));
+      if (!word) continue;
+      if (word->state == shm::RecordState::kFree) break;  // clients take the lowest first
+      if (word->state == shm::RecordState::kRevoked || word->state == shm::RecordState::kFailed)
+        taken.emplace(epoch.value, word->operation.value);
+    }
+  }
+  if (taken.empty() || table_ == nullptr) return false;
+  mem::KeptLent lent;
+  mem::KeptImage image;
+  for (const mem::KeptRegion region : {mem::KeptRegion::kFirst, mem::KeptRegion::kFurther})
+    for (std::uint32_t i = 0; i < table_->high_water(region); ++i)
+      if (table_->read({region, i}, lent, image) == mem::KeptTable::Found::kLent &&
+          taken.contains({lent.writer.session.value, lent.writer.operation.value}))
+        return true;
+  return false;
+}
+
 bool ManagerNode::on_store_call() {
   if (doomed_ || !store_calls_) return doomed_;
   if ((*store_calls_)-- > 0) return false;

@@ -201,6 +201,7 @@ void ManagerNode::die_at(FaultPoint point, std::uint32_t passes) {
 bool ManagerNode::on_fault_point(FaultPoint point) {
   if (point == FaultPoint::kManagerKeptFormat) return std::exchange(other_format_, false);
   if (!point_fault_ || point_fault_->point != point || doomed_ || !running_) return false;
+  if (point_fault_->taking_back && !takes_back()) return false;
   if (point_fault_->passes-- > 0) return false;
   world_.cover_fault(ActionKind::kKillManagerAt);
   doom();
@@ -317,13 +318,16 @@ void ManagerNode::tick_host() {
   schedule(world_.random(0x2E71u, ++turns_).between(microseconds(20), milliseconds(2)));
 }
 
-// `before`: of the tables when no slab retired yet; else nothing.
+// `before`: of the tables when no slab retired yet; else nothing. What a retirement is short in is
+// looked at each time, what it waits in now and then.
 void ManagerNode::note_retirement(const cache::Census& before) {
   const cache::RetireState state = host_->core().retiring().state;
   const std::uint64_t begun = host_->slabs().retired();
   if (std::exchange(retirements_, begun) != begun) mark_retirement(cache::RetireState::kImages, before);
-  if (std::exchange(retire_state_, state) == state || state == cache::RetireState::kIdle) return;
-  mark_retirement(state, host_->core().census());
+  const bool same = std::exchange(retire_state_, state) == state;
+  if (state == cache::RetireState::kIdle) return;
+  const bool waits = state == cache::RetireState::kClaims || state == cache::RetireState::kDevice;
+  if (!same || !waits || turns_ % 16 == 0) mark_retirement(state, host_->core().census());
 }
 
 // Who rang is told; whoever sleeps on the bell hears it after a while.

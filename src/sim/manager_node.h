@@ -74,6 +74,9 @@ class ManagerNode final : private daemon::Host::Owner {
   void crowd(Duration time);
   void die(std::uint64_t word);  // `word` picks what the disk keeps
   void die_at(FaultPoint point, std::uint32_t passes);
+  // In the middle of taking back what it has lent: as soon as the client has been told, and the table
+  // does not know.
+  void die_taking_back();
   void die_twice(std::uint64_t word);  // and again while it starts
   void upgrade();                      // it makes place for its successor
   void next_reads_nothing() { other_format_ = true; }
@@ -156,6 +159,7 @@ class ManagerNode final : private daemon::Host::Owner {
   void hold_sources(const mem::KeptPool& found);
   void mark_found(const mem::KeptPool& found);
   void doom();
+  bool takes_back() const;
   void leave_when_quiet();
   void end_life(std::uint64_t word);
   void mark_opening(MetOpening what) const;
@@ -204,6 +208,7 @@ class ManagerNode final : private daemon::Host::Owner {
   struct PointFault {
     FaultPoint point;
     std::uint32_t passes = 0;
+    bool taking_back = false;  // not before it does that
   };
   std::optional<PointFault> point_fault_, next_point_fault_;  // of this life, of the next
   std::optional<std::uint32_t> store_calls_, next_store_calls_;

@@ -194,7 +194,7 @@ TEST(CheckersTest, SeeThatOneStarves) {
 
 TEST(ProgramTest, FollowsFromItsSeedAndHasFaultsOnlyWhereTheyHaveWeight) {
   bool some_without_faults = false;
-  for (std::uint64_t seed = 1; seed < 60; ++seed) {
+  for (std::uint64_t seed = 1; seed < 200; ++seed) {
     const Config config = draw_config(seed);
     const Program program = draw_program(config, 200), again = draw_program(draw_config(seed), 200);
     ASSERT_EQ(program.size(), 200u);

@@ -15,6 +15,7 @@ constexpr Duration kRecheck = milliseconds(shm::kRecheckMs);
 constexpr Duration kRetirePoll = milliseconds(20);
 // The copy queue's own, for parts of one transfer that are granted one by one.
 constexpr Duration kMergeFor = microseconds(201);
+constexpr Duration kMoment = milliseconds(600);  // that one which is stopped again goes on for: it beats
 }  // namespace
 
 Process::Process(World& world, std::string name, std::optional<Worker> worker)
@@ -101,7 +102,8 @@ void Process::on_ring() {
 // At times it looks late, and goes on meanwhile.
 void Process::on_hang_up(Epoch from) {
   auto random = world_.random(0xA46u, number_, from.value);
-  const Duration most = random.percent(20) ? milliseconds(20) : world_.config().frame.most;
+  const Duration late = milliseconds(random.percent(30) ? 200 : 20);
+  const Duration most = random.percent(25) ? late : world_.config().frame.most;
   world_.events().after(random.between(world_.config().frame.most, most), [this, alive = life_, from] {
     if (!*alive || dead_ || epoch() != from) return;
     link_->lose();
@@ -122,9 +124,15 @@ std::optional<std::string> Process::overdue() const {
 
 // ---- ends ----
 
-void Process::stop(Duration time) {
-  stopped_until_ = world_.now() + time;
+void Process::stop(Duration time, std::uint32_t again) {
+  stopped_until_ = std::max(stopped_until_, world_.now() + time);
   world_.delay(time);
+  if (again == 0) return;
+  auto random = world_.random(0x5709u, number_, stopped_until_.ns);
+  world_.events().at(stopped_until_ + random.between(milliseconds(1), kMoment),
+                     [this, alive = life_, time, again] {
+                       if (*alive && !dead_) stop(time, again - 1);
+                     });
 }
 
 void Process::die_at(FaultPoint point, std::uint32_t passes) {
@@ -146,7 +154,7 @@ bool Process::on_fault_point(FaultPoint point) {
 void Process::condemn() {
   world_.say("process %u is condemned", number_);
   auto random = world_.random(0xC04Du, number_);
-  const Duration most = random.percent(50) ? microseconds(50) : seconds(random.percent(50) ? 2 : 8);
+  const Duration most = random.percent(40) ? microseconds(50) : seconds(random.percent(30) ? 2 : 8);
   world_.events().after(random.between(microseconds(50), most), [this, alive = life_] {
     if (*alive) die();
   });

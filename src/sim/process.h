@@ -67,8 +67,8 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
   void receive(Epoch from, shm::Message message);
   void die();
   void die_at(FaultPoint point, std::uint32_t passes);
-  void condemn();  // SIGKILL
-  void stop(Duration time);
+  void condemn();                                 // SIGKILL
+  void stop(Duration time, std::uint32_t again);  // for moments it goes on, so many times
   void unmap_slowly(Duration time) { unmap_delay_ = time; }
   bool on_fault_point(FaultPoint point);
   // A wait that ought to have ended.

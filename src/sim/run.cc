@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "base/unique_fd.h"
+#include "sim/cells.h"
 #include "sim/program.h"
 
 namespace orbitkv::sim {
@@ -85,6 +86,7 @@ std::string text_of(const Config& config) {
                         engine.space, space.world, engine.pages, space.groups.size(),
                         engine.one_process ? ", one process" : "");
   }
+  if (config.favourite) text += format_text("  leans towards %s\n", name_of_state(*config.favourite).c_str());
   return text;
 }
 

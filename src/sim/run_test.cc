@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "sim/batch.h"
 #include "sim/cells.h"
+#include "sim/favourites.h"
 #include "sim/program.h"
 
 namespace orbitkv::sim {
@@ -137,6 +138,7 @@ TEST_F(RunTest, WhatARestoreReadsThatADeadManagerGrantedStays) {
 
 Config one_engine() {
   Config config = draw_config(1);
+  config.favourite.reset();
   config.spaces.resize(1);
   config.spaces[0].world = 1;
   config.spaces[0].groups.assign(1, {.layers = 2, .components = 2, .rows = 2});
@@ -204,6 +206,41 @@ TEST_F(RunTest, AFaultWaitsForTheStateThatItIsAimedAtButNotForLong) {
   const Struck never = struck_at("restore.orphaned");
   EXPECT_FALSE(never.met);
   EXPECT_LT(std::stod(never.line), 1000) << never.line;
+}
+
+std::vector<std::uint32_t> cells_of(const Config& config, std::uint32_t actions) {
+  std::vector<std::uint32_t> others(all_cells().size()), reached(all_cells().size());
+  count_reached(others.data());
+  const Outcome outcome = run_program(config, draw_program(config, actions), {});
+  EXPECT_FALSE(outcome.finding) << "seed " << config.seed << ": " << outcome.finding->text;
+  count_reached(reached.data());
+  return reached;
+}
+
+Config leaning(std::uint64_t seed, std::string_view state) {
+  Config config = draw_config(seed);
+  std::size_t place = 0;
+  while (name_of_state(place) != state) ++place;
+  lean_towards(config, place);
+  return config;
+}
+
+// Every one of them can be run.
+TEST_F(RunTest, ASeedLeansTowardsAnyState) {
+  for (std::size_t state = 0; !name_of_state(state).empty(); ++state)
+    (void)cells_of(leaning(100 + state, name_of_state(state)), 150);
+}
+
+TEST_F(RunTest, MostFaultsMeetTheFavourite) {
+  for (const std::string_view state : {"image.load_failed", "restore.pinned", "retire.grants"}) {
+    std::size_t kinds = 0;
+    for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+      const auto reached = cells_of(leaning(seed, state), 800);
+      for (std::size_t i = 0; i < reached.size(); ++i)
+        kinds += reached[i] > 0 && all_cells()[i].table == "fault" && all_cells()[i].column == state ? 1 : 0;
+    }
+    EXPECT_GT(kinds, 5u) << state;
+  }
 }
 
 // Slabs that come and go over many lives of the Manager.

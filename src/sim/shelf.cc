@@ -75,7 +75,7 @@ void Shelf::end_life(std::uint64_t word) {
   taken_.clear();
   faults_.clear();
   stalled_until_ = {};
-  release_memories();
+  std::erase_if(memories_, [&](const auto& each) { return may_release(each.first); });
 }
 
 // ---- letters ----
@@ -87,7 +87,10 @@ Status Shelf::put(const std::string& name, const UniqueFd& fd) {
     const Fault fault = faults_.back();
     faults_.pop_back();
     world_.say("the store %s %s", fault == Fault::kLose ? "loses" : "does not take", name.c_str());
-    if (fault == Fault::kRefuse) return busy("the simulated store is full");
+    if (fault == Fault::kRefuse) {
+      if (may_release(name)) memories_.erase(name);
+      return busy("the simulated store is full");
+    }
     letter.lost = true;
     letter.refused = fault == Fault::kRefuseLater;
   }
@@ -119,8 +122,8 @@ void Shelf::deliver() {
     apply(letter);
     news |= open_tickets_.erase(letter.ticket) > 0 || letter.refused;
     if (letter.refused) refused_.push_back(letter.name);
+    if (memories_.contains(letter.name) && may_release(letter.name)) memories_.erase(letter.name);
   }
-  release_memories();
   if (news) manager_.on_store();
 }
 
@@ -138,12 +141,9 @@ void Shelf::stall(Duration time) {
 }
 
 // Not while a descriptor of it is here or on its way, or the Manager may have mapped it.
-void Shelf::release_memories() {
-  std::erase_if(memories_, [&](const auto& each) {
-    const std::string& name = each.first;
-    return !held_.contains(name) && !taken_.contains(name) &&
-           std::none_of(letters_.begin(), letters_.end(), [&](const Letter& l) { return l.name == name; });
-  });
+bool Shelf::may_release(const std::string& name) const {
+  return !held_.contains(name) && !taken_.contains(name) &&
+         std::none_of(letters_.begin(), letters_.end(), [&](const Letter& l) { return l.name == name; });
 }
 
 // ---- processes ----

@@ -67,7 +67,7 @@ class Shelf {
   void post(Letter letter);
   void deliver();  // what is due
   void apply(Letter& letter);
-  void release_memories();
+  bool may_release(const std::string& name) const;
   Status put(const std::string& name, const UniqueFd& fd);
   std::uint64_t remove(const std::string& name);
   static UniqueFd duplicate(const UniqueFd& fd);

@@ -19,6 +19,7 @@ constexpr Duration kQuiet = seconds(20);
 // A slab retires within this.
 constexpr Duration kRetired = seconds(6);
 constexpr int kSlabsMost = 16;
+constexpr Duration kBack = milliseconds(700);  // a Manager is, and so are its engines
 constexpr std::uint64_t kRecountEvery = 1024;  // events
 constexpr std::uint64_t kKeptEvery = 16 * 1024;
 constexpr std::uint64_t kLookEvery = 8;
@@ -88,19 +89,38 @@ Met World::look() const {
   if (!manager_->alive()) return met;
   see(met, manager_->host().core().census());
   manager_->see_records(met);
+  if (const daemon::SsdTier* tier = manager_->tier()) see(met, tier->store().opening().state);
   return met;
 }
 
-// Over as soon as it has begun.
+// Over as soon as it has begun. The program goes on behind it.
 void World::jump(Duration time) {
   events_.jump(time);
   delays_.ns += time.ns;
+  late_.ns += time.ns;
 }
 
 // ---- running ----
 
 Engine& World::engine(std::uint64_t word) {
   return *engines_[word % engines_.size()];
+}
+
+Engine* World::usable_engine(std::uint64_t word) {
+  std::vector<Engine*> usable;
+  for (const auto& engine : engines_)
+    if (engine->usable()) usable.push_back(engine.get());
+  return usable.empty() ? nullptr : usable[word % usable.size()];
+}
+
+// Where nobody is there to do it, some of what is asked for is not done; then the program waits for a
+// while.
+void World::wait_for_engines(const Action& action) {
+  if (action.kind >= ActionKind::kEvict || action.words[0] >> 61 != 0) return;
+  const TimePoint begun = now();
+  while (!failed() && now() < begun + kBack && usable_engine(0) == nullptr)
+    run_until(now() + milliseconds(1));
+  late_.ns += (now() - begun).ns;
 }
 
 void World::run_until(TimePoint end) {
@@ -138,7 +158,8 @@ Outcome World::run(const Program& program) {
   events_.after(kTick, [this] { tick(); });
   run_until(now() + milliseconds(5));
   for (const Action& action : program) {
-    run_until(action.time);
+    run_until(action.time + late_);
+    wait_for_engines(action);
     if (failed()) break;
     act(action);
   }

@@ -101,11 +101,14 @@ class World {
     TimePoint until;
   };
   void act(const Action& action);
+  Engine* usable_engine(std::uint64_t word);  // nullptr: none
+  void wait_for_engines(const Action& action);
   bool aim(const Action& action);
   void strike(const Action& action);
   void strike_aimed();
   Met look() const;
   void act_engine(const Action& action);
+  void act_engine(Engine& engine, const Action& action);
   void act_fault(const Action& action);
   void act_crowd(const Action& action);
   void act_kept(const Action& action);
@@ -132,6 +135,7 @@ class World {
   std::vector<Aimed> aimed_;
   Duration delays_;
   TimePoint delayed_until_;
+  Duration late_;  // of the program
 };
 
 }  // namespace orbitkv::sim

@@ -20,8 +20,14 @@ constexpr FaultPoint kKeptPoints[] = {
     FaultPoint::kManagerSealed,      FaultPoint::kManagerUnsealed,   FaultPoint::kManagerRetireMarked,
     FaultPoint::kManagerKeptOpen,    FaultPoint::kManagerKeptOpen,   FaultPoint::kManagerKeptOpen};
 
-constexpr std::size_t kMostAimed = 16;
+constexpr std::size_t kMostAimed = 48;
 constexpr Duration kAimWithin = milliseconds(500);
+
+// What meets a state by chance too seldom.
+bool may_wait(ActionKind kind) {
+  return info_of(kind).fault || kind == ActionKind::kPoolDrain || kind == ActionKind::kUpgrade ||
+         kind == ActionKind::kDrop;
+}
 
 template <class Do>
 void with_process(World& world, const Action& action, Do&& what) {
@@ -33,27 +39,31 @@ void with_process(World& world, const Action& action, Do&& what) {
 void World::act(const Action& action) {
   note(Note::kAction, action.number);
   say("%s (action %u)", info_of(action.kind).name, action.number);
-  const bool may_wait = info_of(action.kind).fault || action.kind == ActionKind::kPoolDrain;
-  if (!may_wait || !aim(action)) strike(action);
+  if (!may_wait(action.kind) || !aim(action)) strike(action);
 }
 
-// Half of what meets states waits for one that is met too seldom by chance.
+// Half of what meets states waits for one that is met too seldom by chance; most of it for the seed's
+// favourite.
 bool World::aim(const Action& action) {
   const std::uint64_t word = action.words[3];
   if (word % 2 == 0 || aimed_.size() == kMostAimed) return false;
-  aimed_.push_back({action, state_to_meet(word >> 8), now() + kAimWithin});
+  const bool favoured = config_.favourite && (word >> 1) % 4 != 0;
+  aimed_.push_back({action, favoured ? *config_.favourite : state_to_meet(word >> 8), now() + kAimWithin});
   return true;
 }
 
+// All that waits for what there is now: what strikes may end it.
 void World::strike_aimed() {
-  const Met met = look();
-  const auto it = std::find_if(aimed_.begin(), aimed_.end(), [&](const Aimed& each) {
-    return met.test(each.state) || now() >= each.until;
-  });
-  if (it == aimed_.end()) return;
-  const Action action = it->action;
-  aimed_.erase(it);
-  strike(action);
+  while (!failed() && !manager_->doomed()) {
+    const Met met = look();
+    const auto it = std::find_if(aimed_.begin(), aimed_.end(), [&](const Aimed& each) {
+      return met.test(each.state) || now() >= each.until;
+    });
+    if (it == aimed_.end()) return;
+    const Action action = it->action;
+    aimed_.erase(it);
+    strike(action);
+  }
 }
 
 void World::strike(const Action& action) {
@@ -65,7 +75,20 @@ void World::strike(const Action& action) {
 }
 
 void World::act_engine(const Action& action) {
-  Engine& engine = this->engine(action.words[0]);
+  if (Engine* engine = usable_engine(action.words[0]); engine && action.kind < ActionKind::kEvict)
+    return act_engine(*engine, action);
+  switch (action.kind) {
+    case ActionKind::kEvict: return manager_->evict(ByteCount(action.words[1] % (2 * config_.pool.value)));
+    case ActionKind::kDropSpace: return manager_->drop_space(static_cast<std::uint32_t>(action.words[1] % 8));
+    case ActionKind::kDrop: return manager_->drop(action.words[1]);
+    case ActionKind::kPoolAdd: return manager_->add_slab();
+    case ActionKind::kPoolDrain: return manager_->drain_slab(action.words[1]);
+    case ActionKind::kUpgrade: return manager_->upgrade();
+    default: return;
+  }
+}
+
+void World::act_engine(Engine& engine, const Action& action) {
   switch (action.kind) {
     case ActionKind::kPublish: return engine.publish(action);
     case ActionKind::kDiscover: return engine.discover(action);
@@ -81,12 +104,6 @@ void World::act_engine(const Action& action) {
     case ActionKind::kUnregister: return engine.unregister(action);
     case ActionKind::kStatus: return engine.ask_status(action);
     case ActionKind::kLeave: return engine.leave();
-    case ActionKind::kEvict: return manager_->evict(ByteCount(action.words[1] % (2 * config_.pool.value)));
-    case ActionKind::kDropSpace: return manager_->drop_space(static_cast<std::uint32_t>(action.words[1] % 8));
-    case ActionKind::kDrop: return manager_->drop(action.words[1]);
-    case ActionKind::kPoolAdd: return manager_->add_slab();
-    case ActionKind::kPoolDrain: return manager_->drain_slab(action.words[1]);
-    case ActionKind::kUpgrade: return manager_->upgrade();
     default: return;
   }
 }
@@ -98,14 +115,15 @@ void World::act_fault(const Action& action) {
     case ActionKind::kKillWorker: return engine(action.words[0]).kill_worker(action);
     case ActionKind::kKillAtPoint:
       return with_process(*this, action, [&](Process& process) {
-        process.die_at(kClientPoints[word % std::size(kClientPoints)], word >> 8 & 3);
+        process.die_at(kClientPoints[word % std::size(kClientPoints)], word >> 8 & (word >> 10 & 1 ? 3 : 0));
       });
     case ActionKind::kKillManager: return manager_->die(word);
     case ActionKind::kKillManagerAt:
+      if (config_.keep.on && (word >> 16) % 3 == 0) return manager_->die_taking_back();
       return manager_->die_at(config_.keep.on ? kKeptPoints[word % std::size(kKeptPoints)]
                               : word % 2      ? FaultPoint::kManagerBeforeGrant
                                               : FaultPoint::kManagerBeforeReap,
-                              word >> 8 & 15);
+                              word >> 8 & (word >> 12 & 1 ? 15 : 1));
     case ActionKind::kLoseWake:
       if (word % 2) return manager_->fault_wake(ManagerNode::WakeFault::kLose);
       return with_process(*this, action, [](Process& process) { process.lose_wake(); });
@@ -127,10 +145,12 @@ void World::act_fault(const Action& action) {
     case ActionKind::kSlowCopy:
       return dma_->slow_next(milliseconds(static_cast<std::int64_t>(1 + word % 3000)));
     case ActionKind::kFlipImage: return manager_->flip_image(word);
-    case ActionKind::kStopEngine:
-      for (Process* process : engine(action.words[0]).processes())
-        process->stop(milliseconds(static_cast<std::int64_t>(1 + word % (word >> 32 & 1 ? 8000 : 500))));
+    case ActionKind::kStopEngine: {
+      const Duration time = milliseconds(static_cast<std::int64_t>(1 + word % (word >> 32 & 1 ? 8000 : 500)));
+      const std::uint32_t again = (word >> 33) % 3 == 0 ? 2 : 0;
+      for (Process* process : engine(action.words[0]).processes()) process->stop(time, again);
       return;
+    }
     case ActionKind::kJump: {
       const std::uint64_t most = word >> 32 & 1 ? 400'000 : 10'000;
       return jump(milliseconds(static_cast<std::int64_t>(1 + word % most)));
@@ -151,8 +171,12 @@ void World::act_crowd(const Action& action) {
       });
     case ActionKind::kCrowdSessions:
       return manager_->crowd(milliseconds(static_cast<std::int64_t>(1 + word % 500)));
-    case ActionKind::kHogMetadata: return engine(action.words[0]).hog_metadata();
-    case ActionKind::kHogTickets: return engine(action.words[0]).hog_tickets();
+    case ActionKind::kHogMetadata:
+      return engine(action.words[0])
+          .hog_metadata(milliseconds(static_cast<std::int64_t>(1 + word % (word >> 20 & 1 ? 100 : 1000))));
+    case ActionKind::kHogTickets:
+      return engine(action.words[0])
+          .hog_tickets(milliseconds(static_cast<std::int64_t>(1 + word % (word >> 20 & 1 ? 100 : 1000))));
     default: return act_kept(action);
   }
 }
