@@ -100,7 +100,8 @@ Lives::Decision Lives::ended(End end) {
 }
 
 Lives::Decision Lives::decide(const End& end, bool asked, LifeStart was) {
-  if (exited_with(end.status, kExitMadePlace)) return made_place(asked);
+  // From one that never served it is any program's failure.
+  if (end.ready && exited_with(end.status, kExitMadePlace)) return made_place(asked);
   // One that was told to stop, by its own signal, ends both.
   if (end.ready && exited_with(end.status, kExitDone)) return {.next = Next::kEnd};
   // It has said why.

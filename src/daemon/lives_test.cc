@@ -223,6 +223,18 @@ TEST(Lives, ASuccessorThatWaitedLongItselfIsNotTriedAgain) {
       << bed.lives.why_came();
 }
 
+TEST(Lives, WhoeverNeverServedHasMadeNoPlace) {
+  Bed first;
+  EXPECT_EQ(first.started(exited(kExitMadePlace)).next, Lives::Next::kEnd);
+  Bed bed;
+  bed.upgrade("/bin/two");
+  const auto next = bed.started(exited(kExitMadePlace));
+  EXPECT_EQ(next.next, Lives::Next::kStart);
+  EXPECT_EQ(bed.lives.came(), LifeCame::kBack);
+  EXPECT_STREQ(bed.lives.program(), "/bin/one");
+  EXPECT_GT(bed.started(exited(kExitMadePlace)).backoff, Duration{});
+}
+
 TEST(Lives, OneThatSaidThatItServesWhileItWasEndedHasNotServed) {
   Bed bed;
   bed.upgrade("/bin/two");

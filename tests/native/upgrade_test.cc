@@ -44,6 +44,11 @@ TEST_F(Upgrade, ABinaryThatDoesNotServeIsGivenUpAndForgotten) {
   EXPECT_NE(kept.said().find("serves again, with 48 blocks taken over"), std::string::npos) << kept.said();
   expect_next_life(kBlocks);
   EXPECT_TRUE(says(kept, "does not serve"));
+  // Nor is it one that ends as a Manager does that has made place.
+  incarnation = engine.client().health().incarnation;
+  EXPECT_EQ(kept.upgrade({"--binary", script(directory, "exit 77", "/other")}), 1);
+  EXPECT_NE(kept.said().find("does not serve (exit status 77): back to"), std::string::npos) << kept.said();
+  expect_next_life(kBlocks);
   // What stands at the path of the running one is not the bad one.
   incarnation = engine.client().health().incarnation;
   kept.keeper().signal(SIGHUP);
