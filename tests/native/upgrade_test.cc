@@ -340,7 +340,8 @@ TEST_F(UpgradeWithSsd, UnderLoadBothTiersAreFoundAgain) {
                   {{}, "/dev/null", 0});
     ASSERT_TRUE(evict.ended_within());
     std::atomic<bool> stop{false};
-    std::uint64_t wrong = 0, restored = 0;
+    std::atomic<std::uint64_t> restored{0};
+    std::uint64_t wrong = 0;
     std::thread reads([&] {
       for (std::uint64_t n = 0; !stop; ++n) {
         const auto one = reader.restore(0, first(n), kBlocks);
@@ -349,11 +350,12 @@ TEST_F(UpgradeWithSsd, UnderLoadBothTiersAreFoundAgain) {
         restored += one.hits;
       }
     });
+    for (int i = 0; i < 50'000 && restored == 0; ++i) ::usleep(200);
+    EXPECT_GT(restored, 0u) << "there was no load";
     EXPECT_EQ(kept.upgrade(), 0) << kept.said();
     stop = true;
     reads.join();
     EXPECT_EQ(wrong, 0u);
-    EXPECT_GT(restored, 0u) << "there was no load";
     ASSERT_EQ(kept.manager().settle("ssd.opening.ready", 1), 1u);
     for (std::uint64_t n = 0; n < kLists; ++n) {
       const auto one = reader.restore(0, first(n), kBlocks);
