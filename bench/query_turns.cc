@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/heap.h"
 #include "base/limits.h"
 #include "bench/core_rig.h"
 #include "bench/manager.h"
@@ -340,6 +341,7 @@ Status run_longest_turns(const Options& options) {
   constexpr const char* kName = "longest_turn";
   if (!options.wants(kName)) return ok_status();
   pin_thread(usable_cpus()[0]);
+  keep_heap();  // as the Manager does
   std::vector<Run> runs;
   std::map<std::string, std::vector<double>> figures;
   for (int i = 0; i < options.runs; ++i) {

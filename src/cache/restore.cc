@@ -137,6 +137,9 @@ void Restorer::wake(TimePoint now) {
 }
 
 void Restorer::take_entries(Operation& op, const RestoreInput& in, const Lease& lease) {
+  op.blocks.reserve(in.targets.size());
+  op.slots.reserve(in.targets.size());
+  op.pinned.reserve(in.targets.size());
   for (std::size_t i = 0; i < in.targets.size(); ++i) {
     if (in.targets[i] == kHole) continue;
     const RecordId record = lease.records[in.first + i];

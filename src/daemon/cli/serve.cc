@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/heap.h"
 #include "base/limits.h"
 #include "base/text.h"
 #include "base/version.h"
@@ -305,6 +306,7 @@ int serve(const ServeFlags& flags, const std::vector<std::string>& arguments) {
   options->why_came = text_of_environment(kLifeWhy);
   options->hung = number_of_environment(kLifeHung);
   options->silence = seconds(flags.start_silence_s);
+  keep_heap();
   auto manager = Manager::create(*options);
   if (!manager.ok()) {
     std::fprintf(stderr, "orbitkv serve: %s\n", manager.error().message().c_str());
