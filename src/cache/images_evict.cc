@@ -54,11 +54,9 @@ inline void Images::retain(RecordId record, const Residency::Listed& share) {
   }
   c.was_read = false;
   table_.hot(record).minute = minute_;
-  const bool fits = c.total_units <= share.units;
-  table_.renew(record, fits ? EvictionClass::kRetained : EvictionClass::kProbationary);
-  // One by one, so that the line of the next one comes while others are dealt with.
-  const Residency::Listed& retained = table_.listed(EvictionClass::kRetained);
-  if (retained.units > share.units || retained.records > share.records) table_.demote(share, kDemoted);
+  // Demoted one by one, so that the line of the next one comes while others are dealt with.
+  if (c.total_units <= share.units) return table_.retain(record, share, kDemoted);
+  table_.renew(record, EvictionClass::kProbationary);
 }
 
 inline void Images::unpin_one(RecordId record, Use use, const Residency::Listed& share) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/chacha20.h"
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sha256.h"
@@ -49,6 +50,16 @@ std::uint64_t first_revision(const std::array<std::uint64_t, 2>& seed) {
   std::uint64_t out = 0;
   std::memcpy(&out, digest.data(), sizeof out);
   return out >> 1;  // it rises and never comes round to 0
+}
+
+// Of the stream that ids come from.
+std::array<std::uint32_t, 8> id_key(const std::array<std::uint64_t, 2>& seed) {
+  const std::array<std::uint64_t, 3> in{seed[0], seed[1], 1};
+  const auto digest = sha256(std::as_bytes(std::span(in)));
+  std::array<std::uint32_t, 8> out{};
+  static_assert(sizeof out == std::tuple_size_v<decltype(digest)>);
+  std::memcpy(out.data(), digest.data(), sizeof out);
+  return out;
 }
 
 // Whether the list of a query may be asked again.
@@ -101,7 +112,8 @@ Leases::Leases(const Config& config, const Parts& parts)
       loads_(parts.loads),
       leftovers_(parts.leftovers),
       tier_(parts.tier),
-      last_revision_(first_revision(config.seed)) {}
+      last_revision_(first_revision(config.seed)),
+      id_key_(id_key(config.seed)) {}
 
 Leases::~Leases() {
   for (std::uint32_t i = 0; i < leases_.size(); ++i) {
@@ -109,17 +121,16 @@ Leases::~Leases() {
   }
 }
 
-// Ids must not be guessable: whoever names a lease may consume it. A digest makes two; neither
-// tells anything of the other.
+// Ids must not be guessable: whoever names a lease may consume it. A block of the stream makes several;
+// none tells anything of the others.
 LeaseId Leases::make_id() {
-  static_assert(2 * sizeof(LeaseId) == std::tuple_size_v<decltype(ids_)>);
-  const std::size_t half = last_id_++ % 2;
-  if (half == 0) {
-    const std::array<std::uint64_t, 3> in{config_.seed[0], config_.seed[1], last_id_};
-    ids_ = sha256(std::as_bytes(std::span(in)));
-  }
+  constexpr std::size_t kEach = std::tuple_size_v<decltype(ids_)> * sizeof(ids_[0]) / sizeof(LeaseId);
+  const std::size_t place = last_id_ % kEach;
+  if (place == 0) ids_ = chacha20_block(id_key_, last_id_ / kEach);
+  ++last_id_;
   LeaseId id;
-  std::memcpy(id.bytes.data(), ids_.data() + half * sizeof(LeaseId), sizeof(LeaseId));
+  std::memcpy(id.bytes.data(), std::as_bytes(std::span(ids_)).data() + place * sizeof(LeaseId),
+              sizeof(LeaseId));
   return id;
 }
 

@@ -447,7 +447,8 @@ class Leases {
   std::unordered_map<QueryName, std::uint32_t, Hash, Equal> by_name_;
   std::unordered_map<LeaseId, std::uint32_t, Hash> by_id_;
   std::uint64_t last_revision_, last_id_ = 0;
-  std::array<std::byte, 32> ids_{};  // the next two, or the last one and the next
+  std::array<std::uint32_t, 8> id_key_;
+  std::array<std::uint32_t, 16> ids_{};  // of the stream, the block that the next id is of
   PlaceCounts places_;
   std::vector<MemberEvent> member_events_;
   std::vector<LeaseIndex> warmed_;

@@ -307,37 +307,48 @@ void Residency::unlink(RecordId record) {
   cold_[record.value].prev = kUnlisted;
 }
 
+inline void Residency::renew_as(std::uint32_t record, EvictionClass as) {
+  if (cold_[record].prev != kUnlisted) take_out(record);
+  cold_[record].eviction = as;
+  push_front(as, record);
+}
+
 void Residency::renew(RecordId record, EvictionClass as) {
-  if (listed(record)) take_out(record.value);
-  set_class(record, as);
-  push_front(as, record.value);
+  renew_as(record.value, as);
+}
+
+inline bool Residency::beyond(const Listed& share) const {
+  const Listed& retained = list(EvictionClass::kRetained).listed;
+  return retained.units > share.units || retained.records > share.records;
 }
 
 // The end of one list is the beginning of the next, so no link changes.
-void Residency::demote(const Listed& share, std::size_t most) {
+inline void Residency::demote_last() {
   List& from = list(EvictionClass::kRetained);
   List& to = list(EvictionClass::kProbationary);
-  Listed kept = from.listed, went;
-  std::uint32_t last = from.tail;
-  for (; most > 0 && (kept.units > share.units || kept.records > share.records); --most) {
-    ORBITKV_CHECK(last != kNoLink, "there is nothing to demote");
-    ColdRecord& c = cold_[last];
-    if (c.prev != kNoLink) __builtin_prefetch(&cold_[c.prev], 1);
-    if (c.considered) forget_considered(from, last);
-    c.eviction = EvictionClass::kProbationary;
-    to.head = last;
-    if (to.tail == kNoLink) to.tail = last;
-    --kept.records;
-    kept.units -= c.total_units;
-    ++went.records;
-    went.units += c.total_units;
-    last = from.head == last ? kNoLink : c.prev;
-    from.tail = last;
-  }
-  if (last == kNoLink) from.head = kNoLink;
-  from.listed = kept;
-  to.listed.records += went.records;
-  to.listed.units += went.units;
+  const std::uint32_t last = from.tail;
+  ORBITKV_CHECK(last != kNoLink, "there is nothing to demote");
+  ColdRecord& c = cold_[last];
+  if (c.prev != kNoLink) __builtin_prefetch(&cold_[c.prev], 1);
+  if (c.considered) forget_considered(from, last);
+  c.eviction = EvictionClass::kProbationary;
+  to.head = last;
+  if (to.tail == kNoLink) to.tail = last;
+  from.tail = c.prev;
+  if (from.head == last) from.head = from.tail = kNoLink;
+  --from.listed.records;
+  from.listed.units -= c.total_units;
+  ++to.listed.records;
+  to.listed.units += c.total_units;
+}
+
+void Residency::demote(const Listed& share, std::size_t most) {
+  for (; most > 0 && beyond(share); --most) demote_last();
+}
+
+void Residency::retain(RecordId record, const Listed& share, std::size_t most) {
+  renew_as(record.value, EvictionClass::kRetained);
+  for (; most > 0 && beyond(share); --most) demote_last();
 }
 
 }  // namespace orbitkv::cache

@@ -128,6 +128,8 @@ class Residency {
   // The least recent retained ones become the most recent probationary ones, `most` of them, until
   // what is retained is no more than `share` in either.
   void demote(const Listed& share, std::size_t most);
+  // renew() as retained, and demote() where that is too many.
+  void retain(RecordId record, const Listed& share, std::size_t most);
   RecordId least_recent() const;  // of all
   // Who would go after it; kNoRecord: it is the last one.
   RecordId more_recent(RecordId record) const {
@@ -187,6 +189,9 @@ class Residency {
   void push_front(EvictionClass of, std::uint32_t record);
   void push_back(EvictionClass of, std::uint32_t record);
   void take_out(std::uint32_t record);
+  void renew_as(std::uint32_t record, EvictionClass as);
+  bool beyond(const Listed& share) const;
+  void demote_last();
   void forget_considered(List& in, std::uint32_t record);
   std::uint64_t hash_key(std::uint64_t mix, const BlockHash& hash) const;
   std::uint64_t hash_of(const BlockKey& key) const;
