@@ -93,6 +93,7 @@ Core::Impl::~Impl() {
 // ---- sessions ----
 
 void Core::open_session(SessionId session, TimePoint) {
+  std::erase_if(impl_->ending, [&](const Impl::Ending& each) { return each.session == session; });
   impl_->sessions.open(session);
 }
 
@@ -154,7 +155,7 @@ void Core::Impl::withdraw(OperationIndex index, const Error& why, TimePoint now)
 
 // All that its engine has not claimed, and what it cannot claim any more. Waiting publishes
 // first, or they would take over what the others give back.
-void Core::Impl::withdraw_all(SessionId session, const Error& why, TimePoint now) {
+bool Core::Impl::withdraw_all(SessionId session, const Error& why, Goes goes, TimePoint now) {
   std::vector<OperationIndex> order = operations.of_session(session);
   std::erase_if(order, [&](OperationIndex i) {
     const Operation& op = operations.at(i);
@@ -162,7 +163,56 @@ void Core::Impl::withdraw_all(SessionId session, const Error& why, TimePoint now
   });
   std::stable_partition(order.begin(), order.end(),
                         [&](OperationIndex i) { return operations.at(i).publish == PublishState::kWaiting; });
-  for (const OperationIndex i : order) withdraw(i, why, now);
+  bool all = true;
+  for (const OperationIndex i : order) {
+    if (goes == Goes::kAll || takes_back(operations.at(i))) {
+      withdraw(i, why, now);
+    } else {
+      all = false;
+    }
+  }
+  return all;
+}
+
+// What its process had claimed.
+bool Core::Impl::lose_all(SessionId session, TimePoint now) {
+  bool all = true;
+  for (const OperationIndex i : operations.of_session(session)) {
+    const Operation& op = operations.at(i);
+    if (op.kind == model::PlanKind::kRestore) {
+      restorer.lost(i);
+    } else if (op.publish == PublishState::kReserved || op.publish == PublishState::kGranted) {
+      all = false;
+    } else if (takes_back(op)) {
+      publisher.lost(i, now);
+    } else {
+      all = false;
+    }
+  }
+  return all;
+}
+
+// Of restores the pins are left over. A save goes back whole; an orphan has nothing that would.
+bool Core::Impl::takes_back(const Operation& op) {
+  const bool holds = op.kind == model::PlanKind::kSave && op.publish != PublishState::kOrphaned;
+  if (!holds || op.slots.empty()) return true;
+  if (slots_left == 0) return false;
+  slots_left -= std::min(slots_left, op.slots.size());
+  return true;
+}
+
+// Of a session that is closed.
+void Core::Impl::end_some(SessionId session, bool lost, TimePoint now) {
+  bool all = withdraw_all(session, session_closed(session), Goes::kSome, now);
+  if (lost) all = lose_all(session, now) && all;
+  std::erase_if(ending, [&](const Ending& each) { return each.session == session; });
+  if (!all) ending.push_back({session, lost});
+}
+
+void Core::Impl::end_turn(TimePoint now) {
+  if (ending.empty()) return;
+  const Ending first = ending.front();
+  end_some(first.session, first.lost, now);
 }
 
 Error Core::Impl::not_open(SessionId session) const {
@@ -181,7 +231,7 @@ void Core::close_session(SessionId session_id, TimePoint now) {
   impl_->interests.end_session(session_id);
   impl_->recoveries.end_session(session_id);
   impl_->leases.end_session(session_id);
-  impl_->withdraw_all(session_id, session_closed(session_id), now);
+  impl_->end_some(session_id, false, now);
   for (const RegistrationId id : session.registrations) impl_->leave(id);
   session.registrations.clear();
   if (session.state == SessionState::kClosing && session.open_operations == 0) {
@@ -195,7 +245,7 @@ void Core::stall_session(SessionId session_id, TimePoint now) {
   if (session == nullptr) return;
   impl_->begin_call();
   step(session->state, SessionEvent::kStalled);
-  impl_->withdraw_all(session_id, session_stalled(session_id), now);
+  impl_->withdraw_all(session_id, session_stalled(session_id), Impl::Goes::kAll, now);
   impl_->wake(now);
 }
 
@@ -209,13 +259,8 @@ void Core::process_ended(SessionId session_id, TimePoint now) {
   if (session.state == SessionState::kOpen || session.state == SessionState::kStalled)
     close_session(session_id, now);
   step(session.state, SessionEvent::kProcessEnded);
-  for (const OperationIndex i : impl_->operations.of_session(session_id)) {
-    if (impl_->operations.at(i).kind == model::PlanKind::kSave) {
-      impl_->publisher.lost(i, now);
-    } else {
-      impl_->restorer.lost(i);
-    }
-  }
+  impl_->begin_call();
+  impl_->end_some(session_id, true, now);
   impl_->wake(now);
 }
 

@@ -14,6 +14,7 @@ bool Core::turn(TimePoint now) {
   const bool had_work = impl_->works();
   impl_->begin_call();
   impl_->leftovers.turn();
+  impl_->end_turn(now);
   if (impl_->leases.expires()) impl_->leases.expire(now);
   if (impl_->images.sweeps()) impl_->images.sweep();
   impl_->publisher.turn(now);

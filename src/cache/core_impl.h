@@ -43,7 +43,13 @@ struct Core::Impl final : Admitting {
   // What a call of a session that is not open is answered.
   Error not_open(SessionId session) const;
   void withdraw(OperationIndex index, const Error& why, TimePoint now);
-  void withdraw_all(SessionId session, const Error& why, TimePoint now);
+  // All of it, or the saves that hold memory as far as one call goes. False: there are more.
+  enum class Goes : std::uint8_t { kAll, kSome };
+  bool withdraw_all(SessionId session, const Error& why, Goes goes, TimePoint now);
+  bool lose_all(SessionId session, TimePoint now);
+  bool takes_back(const Operation& op);
+  void end_some(SessionId session, bool lost, TimePoint now);
+  void end_turn(TimePoint now);
   void leave(RegistrationId id);
   void wake(TimePoint now);
   // What a call may give back and look at, at once, is counted from here on; and what those may whom it
@@ -52,11 +58,12 @@ struct Core::Impl final : Admitting {
     leftovers.begin_call();
     images.begin_call();
     publisher.begin_call();
+    slots_left = config.turn_unpins;
   }
   // Something goes on with the next turn.
   bool works() const {
-    return leftovers.any() || images.sweeps() || publisher.more() || line.more() || leases.takes() ||
-           leases.expires() || recoveries.takes();
+    return leftovers.any() || !ending.empty() || images.sweeps() || publisher.more() || line.more() ||
+           leases.takes() || leases.expires() || recoveries.takes();
   }
   void run_line(TimePoint now);
   void add_budget_stats(CoreStats& s) const;
@@ -86,7 +93,14 @@ struct Core::Impl final : Admitting {
   Drops drops;
   std::map<mem::KeptReader, std::vector<RecordId>> kept_reads;  // pinned
   Interests interests;                                          // before what it asks
-  TimePoint latest;                                             // that a caller said
+  // Closed sessions whose saves hold memory that goes back over turns; lost: their process has ended.
+  struct Ending {
+    SessionId session;
+    bool lost = false;
+  };
+  std::vector<Ending> ending;
+  std::size_t slots_left = 0;  // of this call
+  TimePoint latest;            // that a caller said
 };
 
 }  // namespace orbitkv::cache

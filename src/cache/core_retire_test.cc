@@ -225,18 +225,24 @@ TEST(CoreRetire, ASaveThatNeverEndsIsLeftAloneAndQuarantined) {
 }
 
 TEST(CoreRetire, AnOrphanEndsWithItsProcess) {
-  Slabs s;
-  const Copies c(s);
-  s.w.ports.claimed = {c.save, c.load};
-  s.retire();
-  s.wait(seconds(3));
-  ASSERT_EQ(s.state(), RetireState::kDrained);
-  s.w.core->abandon_slab();
-  s.w.core->close_session(c.e.worker, s.w.now);
-  EXPECT_FALSE(s.w.core->session_gone(c.e.worker));
-  s.w.core->process_ended(c.e.worker, s.w.now);
-  EXPECT_TRUE(s.w.core->session_gone(c.e.worker));
-  EXPECT_EQ(s.w.used(), ByteCount(0));
+  for (const std::uint32_t at_once : {limits::kUnpinsPerTurn, 1u}) {
+    SCOPED_TRACE(at_once);
+    WorldOptions options;
+    options.core.turn_unpins = at_once;
+    Slabs s(options);
+    const Copies c(s);
+    s.w.ports.claimed = {c.save, c.load};
+    s.retire();
+    s.wait(seconds(3));
+    ASSERT_EQ(s.state(), RetireState::kDrained);
+    s.w.core->abandon_slab();
+    s.w.core->close_session(c.e.worker, s.w.now);
+    EXPECT_FALSE(s.w.core->session_gone(c.e.worker));
+    s.w.core->process_ended(c.e.worker, s.w.now);
+    for (int turns = 0; s.w.core->turn(s.w.now) && turns < 100; ++turns) continue;
+    EXPECT_TRUE(s.w.core->session_gone(c.e.worker));
+    EXPECT_EQ(s.w.used(), ByteCount(0));
+  }
 }
 
 TEST(CoreRetire, OnlyWhatLiesOnTheSlabIsTakenFromAClaimedSave) {

@@ -87,6 +87,70 @@ TEST(CoreTurns, restores_that_end_together_go_over_turns) {
   EXPECT_EQ(w.core->stats().leased, ByteCount());
 }
 
+// Each as a whole: two of them are as much as a call gives back.
+TEST(CoreTurns, saves_of_a_session_that_ends_go_back_over_turns) {
+  constexpr std::uint32_t kEach = 8, kSaves = 8;
+  enum class How { kClosed, kDied, kDiedClaimed, kClaimedMeanwhile };
+  for (const How how : {How::kClosed, How::kDied, How::kDiedClaimed, How::kClaimedMeanwhile}) {
+    SCOPED_TRACE(static_cast<int>(how));
+    WorldOptions options;
+    options.core.turn_unpins = kEach + 1;
+    World w(options);
+    Engine e(w);
+    for (std::uint32_t i = 0; i < kSaves; ++i) {
+      const OperationKey op = w.next_op(e.worker);
+      ASSERT_TRUE(w.publish(op, e.registration, hashes(i * kEach, kEach)).ok());
+      if (how == How::kDiedClaimed) w.ports.claimed.insert(op);
+    }
+    if (how == How::kDied || how == How::kDiedClaimed) {
+      w.core->process_ended(e.worker, w.now);
+    } else {
+      w.core->close_session(e.worker, w.now);
+    }
+    EXPECT_TRUE(w.core->works());
+    // A process that ends closes its session first.
+    const std::uint32_t at_once = how == How::kDied ? 4 : how == How::kDiedClaimed ? 0 : 2;
+    EXPECT_EQ(w.core->stats().operations, kSaves - at_once);
+    EXPECT_FALSE(w.core->session_gone(e.worker));
+    if (how == How::kClaimedMeanwhile) {
+      for (const auto& [op, plan] : w.ports.granted) w.ports.claimed.insert(op);
+    }
+    EXPECT_GE(turns(w), 2);
+    const bool waits = how == How::kClaimedMeanwhile;
+    EXPECT_EQ(w.core->stats().operations, waits ? kSaves - 2 : 0);
+    EXPECT_EQ(w.core->session_gone(e.worker), !waits);
+    w.core->process_ended(e.worker, w.now);
+    turns(w);
+    EXPECT_TRUE(w.core->session_gone(e.worker));
+    const std::uint32_t lost = how == How::kDiedClaimed ? kSaves : waits ? kSaves - 2 : 0;
+    EXPECT_EQ(w.core->stats().quarantined_extents, lost * kEach);
+    EXPECT_EQ(w.used(), lost * kEach * slot_bytes());
+    EXPECT_EQ(w.core->stats().inflight_images, 0u);
+  }
+}
+
+// Its place has another session by then.
+TEST(CoreTurns, a_session_in_the_place_of_one_that_ended_keeps_its_saves) {
+  WorldOptions options;
+  options.core.turn_unpins = 1;
+  World w(options);
+  Engine e(w);
+  std::vector<OperationKey> ops;
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    ops.push_back(w.next_op(e.worker));
+    ASSERT_TRUE(w.publish(ops.back(), e.registration, hashes(i * 8, 8)).ok());
+  }
+  w.core->close_session(e.worker, w.now);
+  ASSERT_EQ(w.core->stats().operations, 1u);
+  w.commit(ops.back());  // its receipt came before the Manager took it back
+  ASSERT_TRUE(w.core->session_gone(e.worker));
+  w.core->open_session(e.worker, w.now);
+  const RegistrationId again = w.join(e.worker);
+  ASSERT_TRUE(w.publish(w.next_op(e.worker), again, hashes(100, 8)).ok());
+  turns(w);
+  EXPECT_EQ(w.core->stats().operations, 1u);
+}
+
 // Somebody asks all the time, and the turns come seldom.
 TEST(CoreTurns, whoever_pins_gives_back_what_others_have_left) {
   constexpr std::uint32_t kLong = 2 * limits::kUnpinsPerTurn;
