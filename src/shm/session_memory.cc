@@ -21,9 +21,9 @@ constexpr int kSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 // With these the Manager's own mapping would fail or be read-only.
 constexpr int kForbiddenSeals = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
 
-Result<std::byte*> map(int fd) {
-  void* base =
-      ::mmap(nullptr, SessionLayout::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+// `now`: MAP_POPULATE, or 0 where few of its pages are looked at.
+Result<std::byte*> map(int fd, int now = MAP_POPULATE) {
+  void* base = ::mmap(nullptr, SessionLayout::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | now, fd, 0);
   if (base == MAP_FAILED) return errno_error("cannot map the session memory");
   // A forked child must not act on a session that is its parent's.
   if (::madvise(base, SessionLayout::kBytes, MADV_DONTFORK) != 0) {
@@ -130,7 +130,7 @@ Result<SessionMemory> SessionMemory::adopt(UniqueFd fd, SessionId session, Epoch
   ORBITKV_RETURN_IF_ERROR(check_seals(fd.get()));
   ORBITKV_RETURN_IF_ERROR(check_identity(fd.get(), {session, epoch}, Reader::kNextManager));
   SessionMemory memory;
-  ORBITKV_ASSIGN_OR_RETURN(memory.base_, map(fd.get()));
+  ORBITKV_ASSIGN_OR_RETURN(memory.base_, map(fd.get(), 0));
   return memory;
 }
 
@@ -155,9 +155,13 @@ SessionMemory SessionMemory::alias() const {
   return other;
 }
 
-// Slots and plan bank mean nothing before somebody has written to them.
+// Slots and plan bank mean nothing before somebody has written to them. Clients take the lowest record
+// first, so behind one that was never taken none was.
 void SessionMemory::renew(SessionId session, Epoch epoch) {
-  std::memset(base_, 0, SessionLayout::kSlots);
+  std::uint32_t taken = 0;
+  while (taken < limits::kRecords && record(RecordIndex(taken)).word.load(std::memory_order_relaxed) != 0)
+    ++taken;
+  std::memset(base_, 0, SessionLayout::kRecords + sizeof(RecordLayout) * taken);
   const SessionIdentity identity{kSessionMagic, wire::kAbiVersion, kRecordLayout,
                                  session.value, epoch.value,       SessionLayout::kBytes};
   std::memcpy(base_, &identity, sizeof identity);

@@ -202,7 +202,7 @@ TEST(SessionMemory, AnAliasIsTheSameMappingAndARenewedOneIsFresh) {
   SessionMemory memory = make();
   {
     const SessionMemory alias = memory.alias();
-    alias.record(RecordIndex(5)).word.store(99);
+    for (std::uint32_t i = 0; i <= 5; ++i) alias.record(RecordIndex(i)).word.store(99);
     alias.header().client_bell.store(3);
     EXPECT_EQ(alias.slot(1), memory.slot(1));
   }
