@@ -24,7 +24,7 @@ constexpr std::array<ActionInfo, kActionKinds> kActions = {{
     {"pool_add", false, 4},
     {"pool_drain", false, 4},
     {"upgrade", false, 2, true},
-    {"pass", false, 3},
+    {"pass", false, 2},
     {"kill_engine", true, 2},
     {"kill_worker", true, 3},
     {"kill_at_point", true, 4},

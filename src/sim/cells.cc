@@ -161,8 +161,8 @@ constexpr Meetable kMet[] = {
     {"recovery", "ready"},
     {"recovery", "missed"},
     {"retire", "grants", 6},
-    {"interest", "collecting", 4},
-    {"interest", "acquiring", 4},
+    {"interest", "collecting", 6},
+    {"interest", "acquiring", 6},
     {"interest", "acquired"},
     {"interest", "claimed"},
     {"retire", "claims", 3},
@@ -174,7 +174,7 @@ constexpr Meetable kMet[] = {
     {"record", "drained"},
     {"record", "reaped"},
     {"record", "failed"},
-    {"record", "revoked", 5},
+    {"record", "revoked", 8},
     {"record", "acknowledged"},
 };
 // What faults are aimed at, too, though no table counts what meets it: a store that is being read, and

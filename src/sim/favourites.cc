@@ -31,8 +31,10 @@ void read_much(Config& config) {
   config.pool = std::max(config.pool, ByteCount(64 * 1024));
   config.slab = std::max(config.slab, ByteCount(config.pool.value / 2));
   for (EnginePlan& engine : config.engines) engine.early = true;
-  at_least(config, ActionKind::kEvict, 60);
-  at_least(config, ActionKind::kRead, 300);
+  // What is saved anew is not read from there.
+  weight_of(config, ActionKind::kPublish) = std::min(weight_of(config, ActionKind::kPublish), 100u);
+  at_least(config, ActionKind::kEvict, 150);
+  at_least(config, ActionKind::kRead, 500);
 }
 void queue_reads(Config& config) {
   read_much(config);
@@ -43,14 +45,25 @@ void fail_reads(Config& config) {
   config.ssd.reads = 64;
   at_least(config, ActionKind::kIoError, 40);
   at_least(config, ActionKind::kIoDelay, 30);
-  at_least(config, ActionKind::kKillManager, 6);
+  at_least(config, ActionKind::kKillManager, 10);
   config.chain_blocks = 16;
 }
-// What the next life finds then has changed hands meanwhile.
 void die_taking_back(Config& config) {
   if (!config.keep.on) return;
   at_least(config, ActionKind::kKillManagerAt, 8);
   config.restart = {milliseconds(1), milliseconds(200)};
+}
+// One engine, which goes on for a while when the Manager has died, with records that it gave back.
+void change_hands(Config& config) {
+  if (!config.keep.on || config.seed % 2 == 0) return;
+  config.restart = {milliseconds(50), milliseconds(200)};
+  config.frame = {microseconds(5), milliseconds(100)};
+  config.wake = {microseconds(1), milliseconds(5)};
+  config.gap = {microseconds(5), microseconds(100)};
+  config.engines.resize(1);
+  config.engines[0].pages = 64;
+  config.chain_blocks = 3;
+  at_least(config, ActionKind::kPublish, 800);
 }
 void fill_banks(Config& config) {
   config.bank_bytes = 1024;
@@ -105,8 +118,8 @@ void claim_much(Config& config) {
   config.engines[1].one_process = config.engines[1].one_process && space.world == 1;
   config.core.load_wait = milliseconds(20);
   at_least(config, ActionKind::kClaim, 200);
-  at_least(config, ActionKind::kHogTickets, 8);
-  at_least(config, ActionKind::kHogMetadata, 8);
+  at_least(config, ActionKind::kHogTickets, 12);
+  at_least(config, ActionKind::kHogMetadata, 12);
 }
 void start_often(Config& config) {
   config.ssd.on = true;
@@ -122,20 +135,16 @@ struct Leaning {
   void (*lean)(Config&);
 };
 constexpr Leaning kLeanings[] = {
-    {"session.stalled", stand_still},   {"session.closing", hold_claims},
-    {"publish.reserved", fill_banks},   {"publish.reserved", retire_much},
-    {"publish.orphaned", lose_slabs},   {"restore.awaiting", read_much},
-    {"restore.pinned", fill_banks},     {"restore.orphaned", lose_slabs},
-    {"restore.claimed", hold_claims},   {"restore.deceived", fail_reads},
-    {"image.loading", read_much},       {"image.load_failed", fail_reads},
-    {"load.queued", queue_reads},       {"load.submitted", read_much},
-    {"lease.waiting", run_short},       {"lease.loading", read_much},
-    {"recovery.loading", read_much},    {"recovery.waiting", run_short},
-    {"lease.taking", look_up_slowly},   {"recovery.taking", look_up_slowly},
-    {"retire.", retire_much},           {"retire.claims", hold_claims},
-    {"retire.device", queue_reads},     {"record.revoked", lose_slabs},
-    {"interest.", claim_much},          {"interest.acquiring", read_much},
-    {"interest.collecting", run_short}, {"opening.", start_often},
+    {"session.stalled", stand_still},  {"session.closing", hold_claims},    {"publish.reserved", fill_banks},
+    {"publish.reserved", retire_much}, {"publish.orphaned", lose_slabs},    {"restore.awaiting", read_much},
+    {"restore.pinned", fill_banks},    {"restore.orphaned", lose_slabs},    {"restore.claimed", hold_claims},
+    {"restore.deceived", fail_reads},  {"image.loading", read_much},        {"image.load_failed", fail_reads},
+    {"load.queued", queue_reads},      {"load.submitted", read_much},       {"lease.waiting", run_short},
+    {"lease.loading", read_much},      {"recovery.loading", read_much},     {"recovery.waiting", run_short},
+    {"lease.taking", look_up_slowly},  {"recovery.taking", look_up_slowly}, {"retire.", retire_much},
+    {"retire.claims", hold_claims},    {"retire.device", queue_reads},      {"record.revoked", lose_slabs},
+    {"record.revoked", change_hands},  {"publish.reserved", change_hands},  {"interest.", claim_much},
+    {"interest.acquiring", read_much}, {"interest.collecting", run_short},  {"opening.", start_often},
 };
 
 // Few kinds of faults strike often; what ends a process does not do so all the time.

@@ -21,7 +21,7 @@ constexpr FaultPoint kKeptPoints[] = {
     FaultPoint::kManagerKeptOpen,    FaultPoint::kManagerKeptOpen,   FaultPoint::kManagerKeptOpen};
 
 constexpr std::size_t kMostAimed = 48;
-constexpr Duration kAimWithin = milliseconds(500);
+constexpr Duration kAimWithin = milliseconds(500), kFavouredWithin = seconds(2);
 
 // What meets a state by chance too seldom.
 bool may_wait(ActionKind kind) {
@@ -48,7 +48,10 @@ bool World::aim(const Action& action) {
   const std::uint64_t word = action.words[3];
   if (word % 2 == 0 || aimed_.size() == kMostAimed) return false;
   const bool favoured = config_.favourite && (word >> 1) % 4 != 0;
-  aimed_.push_back({action, favoured ? *config_.favourite : state_to_meet(word >> 8), now() + kAimWithin});
+  if (favoured)
+    aimed_.push_back({action, *config_.favourite, now() + kFavouredWithin});
+  else
+    aimed_.push_back({action, state_to_meet(word >> 8), now() + kAimWithin});
   return true;
 }
 
@@ -115,7 +118,8 @@ void World::act_fault(const Action& action) {
     case ActionKind::kKillWorker: return engine(action.words[0]).kill_worker(action);
     case ActionKind::kKillAtPoint:
       return with_process(*this, action, [&](Process& process) {
-        process.die_at(kClientPoints[word % std::size(kClientPoints)], word >> 8 & (word >> 10 & 1 ? 3 : 0));
+        process.die_at(kClientPoints[word % std::size(kClientPoints)],
+                       static_cast<std::uint32_t>(word >> 10 & 1 ? word >> 8 & 3 : 0));
       });
     case ActionKind::kKillManager: return manager_->die(word);
     case ActionKind::kKillManagerAt:
@@ -123,7 +127,7 @@ void World::act_fault(const Action& action) {
       return manager_->die_at(config_.keep.on ? kKeptPoints[word % std::size(kKeptPoints)]
                               : word % 2      ? FaultPoint::kManagerBeforeGrant
                                               : FaultPoint::kManagerBeforeReap,
-                              word >> 8 & (word >> 12 & 1 ? 15 : 1));
+                              static_cast<std::uint32_t>(word >> 8 & (word >> 12 & 1 ? 15 : 1)));
     case ActionKind::kLoseWake:
       if (word % 2) return manager_->fault_wake(ManagerNode::WakeFault::kLose);
       return with_process(*this, action, [](Process& process) { process.lose_wake(); });
