@@ -55,7 +55,7 @@ void die_taking_back(Config& config) {
 }
 // One engine, which goes on for a while when the Manager has died, with records that it gave back.
 void change_hands(Config& config) {
-  if (!config.keep.on || config.seed % 2 == 0) return;
+  if (!config.keep.on) return;
   config.restart = {milliseconds(50), milliseconds(200)};
   config.frame = {microseconds(5), milliseconds(100)};
   config.wake = {microseconds(1), milliseconds(5)};
@@ -64,6 +64,7 @@ void change_hands(Config& config) {
   config.engines[0].pages = 64;
   config.chain_blocks = 3;
   at_least(config, ActionKind::kPublish, 800);
+  at_least(config, ActionKind::kKillManagerAt, 20);
 }
 void fill_banks(Config& config) {
   config.bank_bytes = 1024;
@@ -98,12 +99,14 @@ void stand_still(Config& config) {
   config.pause = {milliseconds(1), milliseconds(100)};
   config.burst = 5;
   hold_claims(config);
-  at_least(config, ActionKind::kStopEngine, 10);
+  at_least(config, ActionKind::kStopEngine, 15);
+  at_least(config, ActionKind::kPublish, 600);
 }
 void look_up_slowly(Config& config) {
   config.core.turn_hashes = config.core.turn_unpins = 1;
   config.chain_blocks = std::max(config.chain_blocks, 12u);
   config.turn = {microseconds(50), microseconds(500)};
+  at_least(config, ActionKind::kKillManagerAt, 12);
 }
 void run_short(Config& config) {
   config.core.query_budget = ByteCount(std::max<std::uint64_t>(config.pool.value / 8, 4096));
