@@ -57,7 +57,24 @@ void Manager::pause_listening(const Error& why) {
   listening_ = false;
 }
 
+// Nobody else serves at the path: whoever removed the socket wanted to tidy up.
+void Manager::renew_listener() {
+  if (!listener_->gone()) {
+    said_gone_ = false;
+    return;
+  }
+  const int old = listener_->fd();
+  loop_->remove(old);
+  listening_ = false;
+  const Status renewed = listener_->renew();
+  if (!std::exchange(said_gone_, true)) {
+    ORBITKV_WARN("the socket %s was removed; %s", options_.socket.c_str(),
+                 renewed.ok() ? "it is made anew" : renewed.error().message().c_str());
+  }
+}
+
 void Manager::listen_again() {
+  renew_listener();
   if (listening_) return;
   Status added = loop_->add(listener_->fd(), rt::kReadable, [this](rt::Ready) { on_connection(); });
   listening_ = added.ok();

@@ -124,19 +124,22 @@ void Control::evict_more(Eviction& eviction, TimePoint now) {
   eviction.sum.blocks = blocks;
   eviction.sum.bytes = bytes;
   eviction.written_at_turn = turn.being_written;
+  eviction.takes_at_turn = tier_ == nullptr || tier_->ready();
   eviction.turn_at = now;
 }
 
-// Nothing of it is being written any more. What is kept then is what the tier does not take.
+// Nothing of it is being written any more. What is kept then is what the tier does not take: one that is
+// being opened takes nothing yet.
 bool Control::over(const Eviction& eviction, TimePoint now) const {
-  return eviction.left == ByteCount() || eviction.sum.being_written == 0 || now >= eviction.give_up;
+  const bool written = eviction.sum.being_written == 0 && (eviction.takes_at_turn || eviction.sum.kept == 0);
+  return eviction.left == ByteCount() || written || now >= eviction.give_up;
 }
 
 void Control::poll_evictions(TimePoint now) {
   for (Eviction& eviction : evictions_) {
     if (over(eviction, now)) continue;
     // Each turn walks what is in memory, so there are few: others write meanwhile.
-    const bool half = 2 * core_.stats().spilling <= eviction.written_at_turn;
+    const bool half = eviction.takes_at_turn && 2 * core_.stats().spilling <= eviction.written_at_turn;
     if (half || now - eviction.turn_at >= kTurn) evict_more(eviction, now);
   }
   const auto first = std::stable_partition(evictions_.begin(), evictions_.end(),

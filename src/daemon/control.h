@@ -92,6 +92,7 @@ class Control {
     ByteCount left;
     cache::EvictReport sum;  // its counts of what stays: of the last turn
     std::uint64_t written_at_turn = 0;
+    bool takes_at_turn = true;  // the tier did take something
     TimePoint turn_at, give_up;
     Answer answer;
   };

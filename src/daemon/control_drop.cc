@@ -1,5 +1,6 @@
 // Drops: blocks by namespace, scope or age, from memory and from SSD.
 #include <algorithm>
+#include <cctype>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -76,7 +77,9 @@ Result<std::vector<Control::Space>> Control::chosen(const DropAsked& asked) cons
       return reject("no namespace has the scope \"" + asked.scope + "\"; see orbitkv drop --dry-run");
   }
   std::vector<Space> named;
-  for (const std::string& prefix : asked.digests) {
+  for (std::string prefix : asked.digests) {
+    std::transform(prefix.begin(), prefix.end(), prefix.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     if (prefix.size() < kLeastDigits)
       return reject(
           format_text("\"%s\" is too short for something that cannot be undone: give at least %zu digits "

@@ -101,6 +101,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   void on_connection();
   void pause_listening(const Error& why);
   void listen_again();
+  void renew_listener();
   void on_visitor(int fd);
   void drop_visitor(int fd);
   void on_question(Visitor& visitor, std::span<const std::byte> frame);
@@ -173,7 +174,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   bool listening_ = false;
   std::uint64_t pressure_ = 0;  // as it was last read
   TimePoint pressure_read_;
-  bool said_accept_failure_ = false;
+  bool said_accept_failure_ = false, said_gone_ = false;
   rt::TimerId ssd_timer_;
   TimePoint ssd_due_;  // as the store last said
   int exit_code_ = 0;

@@ -94,10 +94,16 @@ class Listener {
   Listener(Listener&&) noexcept = default;
   ~Listener();  // removes the socket file only if it is still ours
   int fd() const { return fd_.get(); }
+  // Nothing stands at the path any more: whoever comes would find nobody.
+  bool gone() const;
+  // Then: makes the socket anew, and the lock file, if that has gone as well. Whoever waited at the old one
+  // asks again. The old fd() is closed. After an error all is as before.
+  Status renew();
   Result<std::optional<Socket>> accept();  // nullopt: nobody there
 
  private:
   Listener() = default;
+  Status bind();
   UniqueFd fd_, lock_;
   std::string path_;
   std::uint64_t inode_ = 0, device_ = 0;

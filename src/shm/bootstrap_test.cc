@@ -368,6 +368,27 @@ TEST_F(SocketPath, ASocketThatIsNotOursAnyMoreIsLeftAlone) {
   EXPECT_TRUE(std::filesystem::exists(path));
 }
 
+TEST_F(SocketPath, ASocketThatWasRemovedIsMadeAnew) {
+  auto listener = Listener::open(path);
+  ASSERT_TRUE(listener.ok());
+  EXPECT_FALSE(listener->gone());
+  for (const bool lock_too : {false, true}) {
+    std::filesystem::remove(path);
+    if (lock_too) std::filesystem::remove(path + ".lock");
+    EXPECT_TRUE(listener->gone());
+    EXPECT_FALSE(connect_to(path, 100).ok());
+    ASSERT_TRUE(listener->renew().ok());
+    EXPECT_FALSE(listener->gone());
+    EXPECT_TRUE(connect_to(path, 1000).ok());
+    EXPECT_FALSE(Listener::open(path).ok()) << "it is locked";
+  }
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + ".lock");
+  auto other = Listener::open(path);
+  ASSERT_TRUE(other.ok()) << "nothing said that somebody serves there";
+  EXPECT_FALSE(listener->renew().ok());
+}
+
 TEST_F(SocketPath, NeverRemovesWhatIsNoSocket) {
   std::filesystem::create_directories(directory);
   ASSERT_EQ(::chmod(directory.c_str(), 0700), 0);

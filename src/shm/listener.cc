@@ -100,8 +100,12 @@ std::string read_pid(const UniqueFd& lock) {
   return pid;
 }
 
+std::string lock_of(const std::string& socket_path) {
+  return socket_path + ".lock";
+}
+
 Result<UniqueFd> take_lock(const std::string& socket_path) {
-  const std::string path = socket_path + ".lock";
+  const std::string path = lock_of(socket_path);
   ORBITKV_ASSIGN_OR_RETURN(UniqueFd lock, open_lock(path));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
     ORBITKV_RETURN_IF_ERROR(write_pid(lock, path));
@@ -246,13 +250,37 @@ Result<Listener> Listener::open(const std::string& path, std::optional<int> keep
   Listener listener;
   ORBITKV_ASSIGN_OR_RETURN(listener.lock_, take_lock(path));
   ORBITKV_RETURN_IF_ERROR(remove_stale(path));
-  ORBITKV_ASSIGN_OR_RETURN(listener.fd_, bind_and_listen(path));
   listener.path_ = path;
-  struct stat status{};
-  if (::lstat(path.c_str(), &status) != 0) return errno_error("cannot look at " + path);
-  listener.inode_ = status.st_ino;
-  listener.device_ = status.st_dev;
+  ORBITKV_RETURN_IF_ERROR(listener.bind());
   return listener;
+}
+
+Status Listener::bind() {
+  ORBITKV_ASSIGN_OR_RETURN(UniqueFd fd, bind_and_listen(path_));
+  struct stat status{};
+  if (::lstat(path_.c_str(), &status) != 0) return errno_error("cannot look at " + path_);
+  inode_ = status.st_ino;
+  device_ = status.st_dev;
+  fd_ = std::move(fd);
+  return ok_status();
+}
+
+bool Listener::gone() const {
+  struct stat status{};
+  return ::lstat(path_.c_str(), &status) != 0 && errno == ENOENT;
+}
+
+Status Listener::renew() {
+  struct stat ours{}, there{};
+  const bool locked = ::fstat(lock_.get(), &ours) == 0 && ::stat(lock_of(path_).c_str(), &there) == 0 &&
+                      ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+  UniqueFd lock;
+  if (!locked) {
+    ORBITKV_ASSIGN_OR_RETURN(lock, take_lock(path_));
+  }
+  ORBITKV_RETURN_IF_ERROR(bind());
+  if (lock.valid()) lock_ = std::move(lock);
+  return ok_status();
 }
 
 Listener::~Listener() {

@@ -204,6 +204,11 @@ class Opening {
     return io_.free_space(path).value / 2 / std::max<std::uint64_t>(sharing, 1);
   }
 
+  std::uint64_t was_bytes(const Candidate& candidate) const {
+    const Superblock& was = candidate.found->superblock;
+    return was.first_segment.value + was.segments * out_.segment.value;
+  }
+
   // What the path will be; nothing is written yet.
   Status plan(const Candidate& candidate) {
     const PathConfig& config = candidate.config;
@@ -260,7 +265,7 @@ class Opening {
     path.superblock.numbers = next_number_;
     const std::uint64_t bytes =
         path.superblock.first_segment.value + path.superblock.segments * out_.segment.value;
-    if (candidate.found && candidate.opened.bytes < bytes && candidate.config.bytes.value == 0) {
+    if (candidate.found && candidate.opened.bytes < was_bytes(candidate)) {
       ORBITKV_WARN("SSD path %s is shorter than its store was; what is missing is lost", path.name.c_str());
     }
     if (candidate.opened.bytes < bytes) {

@@ -327,6 +327,12 @@ void Recovery::end() {
   stats.recovered = state_.index.size() - state_.killed_records;
   for (const Loss each : {Loss::kNone, Loss::kReplaced}) stats.lost[static_cast<std::size_t>(each)] = 0;
   stats.damaged_batches = scan_.totals().damaged;
+  if (stats.damaged_batches > 0) {
+    ORBITKV_WARN(
+        "SSD store: %llu segments or batches are damaged, as a device does or the end of power: the blocks "
+        "that only they named are not found",
+        static_cast<unsigned long long>(stats.damaged_batches));
+  }
   stats.recovery_seconds = static_cast<double>((monotonic_now() - begun_).ns) * 1e-9;
   if (state_.config.progress) {
     state_.config.progress(format_text("SSD store: %llu blocks found in %llu segments, in %.2f s",

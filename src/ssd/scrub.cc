@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t kSlice = 256 * std::uint64_t{1024};
 constexpr std::uint32_t kSegmentsAStep = 64;  // that are asked for records
+constexpr Duration kSayEvery = seconds(60);   // what is damaged
 constexpr Duration kLookAgain = milliseconds(100), kLeastWait = milliseconds(1);
 
 }  // namespace
@@ -138,12 +139,23 @@ void Scrub::end(ImageCheck::State state) {
     device_failed_(job.ref);
   } else if (state != ImageCheck::State::kGood && state_.visible(job.ref) && !state_.closing) {
     ++state_.stats.scrub_errors;
-    ORBITKV_WARN("SSD store: a block on %s is not what was written; it is dropped",
-                 state_.path_of(job.record.segment).name.c_str());
+    say_damaged(state_.path_of(job.record.segment).name);
     condemn_(job.ref);
   }
   --state_.spaces.at(job.record.space).holds;
   state_.spaces.let_go(job.record.space);
+}
+
+// A file that was cut has very many.
+void Scrub::say_damaged(const std::string& path) {
+  ++unsaid_;
+  if (said_.ns != 0 && state_.now - said_ < kSayEvery) return;
+  ORBITKV_WARN(
+      "SSD store: a block on %s is not what was written; it is dropped, as were %llu others since "
+      "this was said last",
+      path.c_str(), static_cast<unsigned long long>(unsaid_ - 1));
+  said_ = state_.now;
+  unsaid_ = 0;
 }
 
 TimePoint Scrub::due() const {

@@ -49,6 +49,7 @@ class Scrub {
   void look();
   void go_on();
   void end(ImageCheck::State state);
+  void say_damaged(const std::string& path);
   void refill();
 
   StoreState& state_;
@@ -61,6 +62,8 @@ class Scrub {
   std::uint32_t next_segment_ = 0;
   std::int64_t credit_ = 0;  // bytes that may be read
   TimePoint refilled_;
+  TimePoint said_;            // that one was damaged
+  std::uint64_t unsaid_ = 0;  // since then
 };
 
 }  // namespace orbitkv::ssd

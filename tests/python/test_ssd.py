@@ -212,6 +212,11 @@ def test_it_serves_while_its_ssd_is_being_read(manager):
         assert "BEING READ (reading): 0 of 31 segments" in text.stdout
         assert "0 of 31 segments" in manager.command("ssd", "list")["reading"]
         assert manager.command("drop", "--memory-only", "--older-than", "1h")["evicted"] == 0
+        evict = [binary(), "evict", "--wait", "--bootstrap-socket", manager.socket]
+        with subprocess.Popen(evict, stdout=subprocess.PIPE) as waits:
+            connected(waits.pid)
+            assert manager.status() is not None and waits.poll() is None, "nothing can leave yet"
+            waits.kill()
         drop = [binary(), "drop", "--older-than", "1h", "--bootstrap-socket", manager.socket]
         with subprocess.Popen(drop, stderr=subprocess.PIPE, text=True) as waits:
             connected(waits.pid)

@@ -98,7 +98,8 @@ std::string starter_text(const shm::PathClaim& claim) {
   const char state = state_of(claim.pid);
   if (state == 'T' || state == 't')
     return keeper + format_text("is stopped: kill -CONT %d", claim.pid) + log_text(claim.pid);
-  return keeper + (claim.says.empty() ? "starts the next one" : claim.says) + log_text(claim.pid);
+  return keeper + (claim.says.empty() ? "is there, and no Manager answers yet" : claim.says) +
+         log_text(claim.pid);
 }
 
 Result<std::string> ask_manager(const Asker& asker, std::span<const std::byte> question) {

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "base/version.h"
 #include "bench/bench.h"
@@ -337,9 +339,7 @@ bool open_standard_descriptors() {
   if (fd > 2) ::close(fd);
   return fd > 2;
 }
-}  // namespace
 
-namespace {
 // A shell variable that is not set must not mean a default, or everything.
 void refuse_empty(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options())
@@ -348,10 +348,8 @@ void refuse_empty(const CLI::App& app) {
         throw CLI::ValidationError(option->get_name(), "is empty; give a value, or leave the option out");
   for (const CLI::App* command : app.get_subcommands()) refuse_empty(*command);
 }
-}  // namespace
 
-int main(int argc, char** argv) {
-  if (!open_standard_descriptors()) return 1;
+int run(int argc, char** argv) {
   CLI::App app("OrbitKV keeps the KV pages of LLM engines outside the GPU and restores them byte-exact.",
                "orbitkv");
   app.set_version_flag("--version", std::string("orbitkv ") + kVersion);
@@ -395,4 +393,14 @@ int main(int argc, char** argv) {
     return ssd_commands->got_subcommand("list") ? daemon::cli::ssd_list(ssd) : daemon::cli::ssd_drop(ssd);
   if (app.got_subcommand("pool")) return run_pool(pool_commands, pool);
   return bench::run(bench, argv[0]);
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (!open_standard_descriptors()) return 1;
+  const int code = run(argc, argv);
+  // Whoever reads it must not take a part for the whole.
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  std::fprintf(stderr, "orbitkv: the output could not be written: %s\n", std::strerror(errno));
+  return code == 0 ? 1 : code;
 }

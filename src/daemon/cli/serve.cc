@@ -297,6 +297,7 @@ int serve(const ServeFlags& flags, const std::vector<std::string>& arguments) {
   }
   set_log_level(*level);
   ::signal(SIGPIPE, SIG_IGN);  // the pool outlives whoever reads the log
+  ::signal(SIGXFSZ, SIG_IGN);  // ulimit -f is an error of the call, which is told
   if (!*keeper) return keep(options->socket, seconds(flags.start_silence_s), arguments);
   options->keeping = **keeper;
   options->keeper_fd = flags.keeper_fd;

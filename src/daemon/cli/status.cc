@@ -24,6 +24,9 @@ void print_ssd(const json& ssd) {
         state.c_str(), count_of(opening, "segments_read"), count_of(opening, "segments"),
         opening.at("seconds_left").get<double>());
   }
+  if (count_of(ssd, "damaged_batches") > 0)
+    std::printf("\n          %llu segments or batches were damaged when it was read",
+                count_of(ssd, "damaged_batches"));
   const json& admission = ssd.at("admission");
   std::printf(
       "\n          blocks not written: %llu that the SSD did not take, %llu not expected back, %llu over the "
