@@ -10,6 +10,8 @@
 namespace orbitkv::sim {
 namespace {
 using Stock = std::vector<std::unique_ptr<shm::SessionMemory>>;
+constexpr std::size_t kMostInStock = 128;  // a run whose clients attach all the time leaves thousands
+
 // A child has none of its parent's mappings: it begins with none, and unmaps nothing.
 Stock& stock() {
   static thread_local Stock memories;
@@ -34,7 +36,10 @@ std::shared_ptr<shm::SessionMemory> session_memory(SessionId session, Epoch epoc
     stock().pop_back();
     memory->renew(session, epoch);
   }
-  return {memory.release(), [](shm::SessionMemory* used) { stock().emplace_back(used); }};
+  return {memory.release(), [](shm::SessionMemory* used) {
+            std::unique_ptr<shm::SessionMemory> again(used);
+            if (stock().size() < kMostInStock) stock().push_back(std::move(again));
+          }};
 }
 
 std::span<std::byte> state_of(const shm::SessionMemory& memory) {
