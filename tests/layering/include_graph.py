@@ -64,8 +64,8 @@ THIRD_PARTY = {
 
 SYSTEM_DIRECTORIES = {"sys", "linux", "asm", "bits", "arpa", "netinet", "net"}
 SYSTEM_HEADERS = {
-    "cpuid.h", "dirent.h", "dlfcn.h", "errno.h", "fcntl.h", "immintrin.h", "limits.h", "malloc.h", "netdb.h", "nmmintrin.h",
-    "poll.h", "pty.h", "pthread.h", "pwd.h", "sched.h", "signal.h", "spawn.h", "stdbool.h", "stddef.h",
+    "cpuid.h", "dirent.h", "dlfcn.h", "errno.h", "fcntl.h", "immintrin.h", "limits.h", "malloc.h", "netdb.h",
+    "nmmintrin.h", "poll.h", "pty.h", "pthread.h", "pwd.h", "sched.h", "signal.h", "spawn.h", "stdbool.h", "stddef.h",
     "stdint.h", "stdio.h", "stdlib.h", "string.h", "termios.h", "time.h", "unistd.h", "wordexp.h", "x86intrin.h",
 }
 # They cost every includer half a second and more (regex five).
