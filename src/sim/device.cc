@@ -58,7 +58,11 @@ Result<device::CopyTicket> SimCopier::submit(device::CopyBatch batch) {
         return reject("no slab is mapped there");
       }
       const auto offset = static_cast<std::uint64_t>(slot.image - at->bytes.data());
-      CopyItem item{copy.group, group, slot, {at->view->pool, at->name, offset, at->view->rounded(bytes)}};
+      CopyItem item{copy.group,
+                    group,
+                    slot,
+                    {at->view->pool, at->name, offset, at->view->rounded(bytes)},
+                    at->bytes.data()};
       item.slot.image = at->view->slabs.at(at->name).base() + offset;
       job.items.push_back(item);
     }
@@ -175,12 +179,10 @@ std::vector<std::shared_ptr<const CopyJob>> Dma::make_stale() {
   return reading;
 }
 
-bool Dma::running_on(std::uint32_t process, const Where& where) const {
+bool Dma::running_on(std::uint32_t process, const std::byte* mapping) const {
   return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& running) {
     const CopyJob& job = *running.second.first;
-    const auto there = [&](const CopyItem& item) {
-      return item.place.pool == where.pool && item.place.slab == where.slab;
-    };
+    const auto there = [&](const CopyItem& item) { return item.mapping == mapping; };
     return job.process == process && std::any_of(job.items.begin(), job.items.end(), there);
   });
 }

@@ -39,6 +39,7 @@ struct CopyItem {
   std::size_t group = 0;  // place in SpacePlan::groups
   device::SlotCopy slot;  // image: in the view
   Place place;
+  const std::byte* mapping = nullptr;  // of its process, that it goes through
 };
 
 struct CopyJob {
@@ -72,7 +73,8 @@ class Dma {
     std::uint64_t pool = 0;
     SlabId slab;
   };
-  bool running_on(std::uint32_t process, const Where& where) const;
+  // Through that mapping: a slab may be mapped a second time before the first mapping has gone.
+  bool running_on(std::uint32_t process, const std::byte* mapping) const;
 
   // Of the next copy that is started.
   void fail_next() { fail_next_ = true; }

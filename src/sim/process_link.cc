@@ -101,7 +101,7 @@ void Process::drop_link() {
 
 void Process::remove_slab(std::span<std::byte> slab) {
   const SimDevice::Mapping* at = device_.find(slab.data());
-  if (at && !dead_ && world_.dma().running_on(number_, {at->view->pool, at->name}))
+  if (at && !dead_ && world_.dma().running_on(number_, at->bytes.data()))
     world_.fail("slabs", "process " + std::to_string(number_) + " unmaps slab " +
                              std::to_string(at->name.value) + " under a copy");
   device_.remove_slab(slab);
