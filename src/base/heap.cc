@@ -5,10 +5,9 @@
 #include <climits>
 
 namespace orbitkv {
-
 namespace {
 
-// Likewise for what is mapped by itself. The most that the C library takes.
+// What is longer is mapped by itself, and goes back when it is freed. The most that the C library takes.
 constexpr int kMappedAt = 32 * 1024 * 1024;
 
 }  // namespace

@@ -74,7 +74,6 @@ void Manager::renew_listener() {
 }
 
 void Manager::listen_again() {
-  renew_listener();
   if (listening_) return;
   Status added = loop_->add(listener_->fd(), rt::kReadable, [this](rt::Ready) { on_connection(); });
   listening_ = added.ok();

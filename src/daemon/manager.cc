@@ -228,6 +228,7 @@ void Manager::tick() {
   if (keep_) tick_keep();
   if (keep_) settle_succession(now);
   if (leaving_) return;
+  renew_listener();
   listen_again();
   for (const ProcessId process : processes_.take_ended()) host_->on_process_ended(process);
   watch_memory(now);

@@ -78,3 +78,17 @@ def test_closed_standard_descriptors_do_not_become_others():
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+def test_a_socket_that_was_removed_is_made_anew():
+    with ManagerProcess() as manager:
+        os.remove(manager.socket)
+        manager.wait_for(lambda s: s["pool"]["largest_free"] > 0, "the Manager at a new socket")
+        assert "was removed; it is made anew" in manager.text()
+
+
+def test_output_that_cannot_be_written_is_an_error():
+    with ManagerProcess() as manager, open("/dev/full", "w") as full:
+        ask = [binary(), "status", "--json", "--bootstrap-socket", manager.socket]
+        done = subprocess.run(ask, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+        assert done.returncode == 1 and "could not be written" in done.stderr
