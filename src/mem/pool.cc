@@ -279,7 +279,7 @@ Result<std::unique_ptr<Pool>> Pool::create(const PoolConfig& config) {
   }
   const bool on = config.huge_pages == HugePages::kOn;
   impl->config.bytes = rounded_up(config.bytes, on ? limits::kHugePageBytes.value : kPage);
-  const HostMemory memory = read_host_memory();
+  const HostMemory memory = config.prefault ? read_host_memory() : HostMemory{};
   std::vector<ByteCount> sizes = slab_sizes(impl->config.bytes, config.slab);
   impl->planned = static_cast<std::uint32_t>(sizes.size());
   PoolConfig missing = impl->config;

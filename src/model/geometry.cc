@@ -1,5 +1,6 @@
 #include "model/geometry.h"
 
+#include <concepts>
 #include <string_view>
 #include <utility>
 
@@ -18,10 +19,20 @@ struct Bound {
   std::uint64_t high = 0;
 };
 
+bool within(Bound bound) {
+  return bound.value >= bound.low && bound.value <= bound.high;
+}
+
 Status in_range(const std::string& field, Bound bound) {
-  if (bound.value >= bound.low && bound.value <= bound.high) return ok_status();
+  if (within(bound)) return ok_status();
   return reject(field + " is " + std::to_string(bound.value) + "; it must be " + std::to_string(bound.low) +
                 ".." + std::to_string(bound.high));
+}
+
+// Named where it is refused: a registration has thousands of fields that are right.
+template <std::invocable Name>
+Status in_range(const Name& name, Bound bound) {
+  return within(bound) ? ok_status() : in_range(name(), bound);
 }
 
 Status printable(const std::string& field, std::string_view text, std::uint32_t limit) {
@@ -31,12 +42,14 @@ Status printable(const std::string& field, std::string_view text, std::uint32_t 
   return ok_status();
 }
 
-Status validate_fragment(const std::string& field, const FragmentShape& fragment) {
-  ORBITKV_RETURN_IF_ERROR(in_range(field + ".layer", {fragment.layer, 0, limits::kLayers - 1}));
+template <std::invocable Name>
+Status validate_fragment(const Name& name, const FragmentShape& fragment) {
   ORBITKV_RETURN_IF_ERROR(
-      in_range(field + ".bytes", {fragment.bytes.value, 8, limits::kSlotImageBytes.value}));
+      in_range([&] { return name() + ".layer"; }, {fragment.layer, 0, limits::kLayers - 1}));
+  ORBITKV_RETURN_IF_ERROR(
+      in_range([&] { return name() + ".bytes"; }, {fragment.bytes.value, 8, limits::kSlotImageBytes.value}));
   if (fragment.bytes.value % 8 != 0)
-    return reject(field + ".bytes is " + std::to_string(fragment.bytes.value) +
+    return reject(name() + ".bytes is " + std::to_string(fragment.bytes.value) +
                   "; it must be a multiple of 8");
   return ok_status();
 }
@@ -49,10 +62,10 @@ Status validate_fragments(const std::string& field, const GroupShape& group) {
   const auto& fragments = group.fragments;
   ORBITKV_RETURN_IF_ERROR(in_range("count of " + field, {fragments.size(), 1, limits::kFragmentsPerSlot}));
   for (std::size_t i = 0; i < fragments.size(); ++i) {
-    const std::string name = field + "[" + std::to_string(i) + "]";
+    const auto name = [&] { return field + "[" + std::to_string(i) + "]"; };
     ORBITKV_RETURN_IF_ERROR(validate_fragment(name, fragments[i]));
     if (i > 0 && !ascending(fragments[i - 1], fragments[i]))
-      return reject(name + " is out of order; (layer, component) must ascend without duplicates");
+      return reject(name() + " is out of order; (layer, component) must ascend without duplicates");
   }
   const std::uint64_t bytes = slot_layout(group).slot_bytes;
   return in_range("image bytes of " + field, {bytes, 1, limits::kSlotImageBytes.value});
