@@ -13,7 +13,8 @@ namespace {
 
 ByteCount largest_slab(const mem::Pool& pool) {
   ByteCount most;
-  for (const mem::SlabInfo& slab : pool.slabs()) most = std::max(most, slab.bytes);
+  for (const mem::SlabInfo& slab : pool.slabs())
+    if (slab.state < mem::SlabState::kRetiring) most = std::max(most, slab.bytes);
   return most;
 }
 
@@ -47,7 +48,7 @@ Core::Impl::Impl(const CoreConfig& c, mem::Pool& pool_in, Ports& ports, Tier* ti
       tier(tier_in),
       namespaces(tier_in),
       images({{c.max_blocks, c.seed}, c.eviction_batch, c.protected_percent}, pool_in, namespaces),
-      instances(namespaces, largest_slab(pool_in)),
+      instances(namespaces),
       operations(sessions, instances),
       budgets(budgets_of(c, pool_in.stats().configured)),
       leftovers({images, budgets, c.turn_unpins}),
@@ -279,6 +280,7 @@ Result<RegistrationId> Core::register_rank(SessionId session_id, const model::Ra
     return busy(format_text("%u registrations are in this session; unregister one",
                             limits::kRegistrationsPerSession));
   }
+  impl_->instances.set_largest_slab(largest_slab(impl_->pool));
   ORBITKV_ASSIGN_OR_RETURN(const RegistrationId id, impl_->instances.add(session_id, rank));
   impl_->namespaces.open_spaces(impl_->instances.find(id)->name_space, rank);
   Instance& instance = *impl_->instances.find_instance(rank.instance);

@@ -137,6 +137,27 @@ struct Copies {
   OperationKey save, load;
 };
 
+TEST(CoreRetire, AnEngineThatComesWhileNoSlabIsInUseFindsMemoryWhenOneIs) {
+  Slabs s;
+  s.retire();
+  Engine e(s.w);
+  s.w.store(e.worker, e.registration, hashes(1, 4));
+  EXPECT_EQ(s.w.discover(e.scheduler, hashes(1, 4)), 0u);
+  s.add_slab();
+  s.w.store(e.worker, e.registration, hashes(1, 4));
+  EXPECT_EQ(s.w.discover(e.scheduler, hashes(1, 4)), 4u);
+}
+
+TEST(CoreRetire, HowLargeBlocksMayBeFollowsTheSlabsThatAreThere) {
+  Slabs s;
+  const SessionId worker = s.w.open();
+  const auto large = rank_of({.fragment_bytes = kMiB.value});
+  EXPECT_EQ(code_of(s.w.core->register_rank(worker, large, s.w.now)), Code::kReject);
+  EXPECT_TRUE(s.w.pool->add(4 * kMiB).ok());
+  s.w.pool->collect_offered();
+  EXPECT_TRUE(s.w.core->register_rank(worker, large, s.w.now).ok());
+}
+
 TEST(CoreRetire, AnUnclaimedGrantIsRevoked) {
   Slabs s;
   const Copies c(s);

@@ -81,7 +81,7 @@ Result<std::vector<RegisteredGroup>> Instances::groups_of(const model::RankRegis
   std::vector<RegisteredGroup> out;
   for (const model::GroupShape& g : rank.groups) {
     const ByteCount bytes(model::slot_layout(g).slot_bytes);
-    if (bytes > largest_slab_) {
+    if (largest_slab_.value > 0 && bytes > largest_slab_) {
       return reject(
           format_text("one block of group %u takes %llu bytes, more than the largest slab of the pool "
                       "(%llu); start the Manager with a larger --pool-size",

@@ -77,9 +77,10 @@ class Devices {
 
 class Instances {
  public:
-  // No group's slot may be larger than `largest_slab`.
-  Instances(Namespaces& namespaces, ByteCount largest_slab)
-      : namespaces_(namespaces), largest_slab_(largest_slab) {}
+  explicit Instances(Namespaces& namespaces) : namespaces_(namespaces) {}
+  // No group's slot may be larger from now on. 0: no slab is in use; whoever registers meanwhile finds no
+  // memory until one is.
+  void set_largest_slab(ByteCount largest) { largest_slab_ = largest; }
 
   // kReject: the shape is wrong or disagrees with the other ranks, both values named.
   // kBusy: a limit, or another session still holds the rank.

@@ -11,7 +11,7 @@ using testing::rank_of;
 
 struct Fixture {
   Namespaces namespaces;
-  Instances instances{namespaces, kGiB};
+  Instances instances{namespaces};
   Result<RegistrationId> add(std::uint32_t session, const testing::RankOptions& o) {
     return instances.add(SessionId(session), rank_of(o));
   }
@@ -74,7 +74,8 @@ TEST(Instances, UnwrittenShardIsRefusedWithTheLastRank) {
 
 TEST(Instances, SlotLargerThanASlabIsRefused) {
   Namespaces namespaces;
-  Instances instances(namespaces, ByteCount(8192));
+  Instances instances(namespaces);
+  instances.set_largest_slab(ByteCount(8192));
   const auto r = instances.add(SessionId(0), rank_of({}));
   EXPECT_EQ(code_of(r), Code::kReject);
   EXPECT_NE(r.error().message().find("--pool-size"), std::string::npos);
