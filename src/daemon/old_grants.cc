@@ -166,13 +166,15 @@ void OldGrants::end(const mem::KeptWriter& writer, const Lent& each, Verdict ver
 
 // ---- turns ----
 
-// Whether it has ended comes first: whatever it wrote before that is read afterwards.
+// Whether it has ended comes first: whatever it wrote before that is read afterwards. One of which that
+// cannot be known counts as ended for what it writes, but not for what it may still read.
 void OldGrants::look(Session& session, TimePoint now) {
-  session.ended = !session.process.fd.valid() || shm::process_ended(session.process.fd);
+  const bool known = session.process.fd.valid();
+  session.ended = !known || shm::process_ended(session.process.fd);
   std::erase_if(session.reading, [&](const Reading& each) {
     const auto found = shm::unpack(session.memory.record(each.record).word.load(std::memory_order_acquire));
     const bool active = found && found->operation == each.operation && found->state == RecordState::kActive;
-    if (active && !session.ended && now - begun_ < kReadsStay) return false;
+    if (active && !(known && session.ended) && now - begun_ < kReadsStay) return false;
     read_.push_back(each.reader);
     return true;
   });

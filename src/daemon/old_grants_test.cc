@@ -89,7 +89,8 @@ class Bed {
     return shm::unpack(memory_.record(RecordIndex(record)).word.load())->state;
   }
   void start(OldGrants::Device device = OldGrants::Device::kUnknown) {
-    if (same_) grants->add_session(kEpoch, std::move(*same_), {child.pidfd(), pid});
+    if (same_)
+      grants->add_session(kEpoch, std::move(*same_), {known ? child.pidfd() : UniqueFd(), known ? pid : 0});
     grants->adopt(lent_, device);
   }
   // What the next look finds, so much later.
@@ -118,6 +119,7 @@ class Bed {
 
   TimePoint now{1'000'000'000};
   int pid = 123;
+  bool known = true;  // else the store has lost the process
   Child child;
   std::unique_ptr<mem::Pool> pool;
   std::optional<mem::KeptTable> table;
@@ -286,6 +288,19 @@ TEST(OldGrants, ARestoreEndsWithItsProcessOrAfterAWhile) {
     bed.pass(seconds(1));
     EXPECT_EQ(bed.grants->take_read().size(), 1u) << dies;
   }
+}
+
+TEST(OldGrants, ARestoreOfAProcessThatNobodyKnowsIsNotCutShort) {
+  Bed bed(1);
+  bed.known = false;
+  bed.set(0, RecordState::kActive);
+  bed.claim(4, plan_of(model::PlanKind::kRestore, 1));
+  bed.start();
+  for (int i = 0; i < 29; ++i) bed.pass(seconds(1));
+  EXPECT_TRUE(bed.tainted()) << "its save may go on for ever";
+  EXPECT_TRUE(bed.grants->take_read().empty()) << "its restore goes on for a while";
+  bed.pass(seconds(2));
+  EXPECT_EQ(bed.grants->take_read().size(), 1u);
 }
 
 TEST(OldGrants, ARestoreThatWasNotClaimedIsTakenBack) {
