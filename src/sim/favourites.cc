@@ -53,19 +53,6 @@ void die_taking_back(Config& config) {
   at_least(config, ActionKind::kKillManagerAt, 8);
   config.restart = {milliseconds(1), milliseconds(200)};
 }
-// One engine, which goes on for a while when the Manager has died, with records that it gave back.
-void change_hands(Config& config) {
-  if (!config.keep.on) return;
-  config.restart = {milliseconds(50), milliseconds(200)};
-  config.frame = {microseconds(5), milliseconds(100)};
-  config.wake = {microseconds(1), milliseconds(5)};
-  config.gap = {microseconds(5), microseconds(100)};
-  config.engines.resize(1);
-  config.engines[0].pages = 64;
-  config.chain_blocks = 3;
-  at_least(config, ActionKind::kPublish, 800);
-  at_least(config, ActionKind::kKillManagerAt, 20);
-}
 void fill_banks(Config& config) {
   config.bank_bytes = 1024;
   config.copy = {milliseconds(1), milliseconds(20)};
@@ -86,6 +73,26 @@ void retire_much(Config& config) {
   at_least(config, ActionKind::kPoolAdd, 40);
   at_least(config, ActionKind::kPoolDrain, 40);
   die_taking_back(config);
+}
+// One engine, which goes on for a while when the Manager has died, with records that it gave back:
+// because the engine stood still, or because it ended the session.
+void change_hands(Config& config) {
+  if (!config.keep.on) return;
+  config.restart = {milliseconds(50), milliseconds(200)};
+  config.frame = {microseconds(5), milliseconds(100)};
+  config.wake = {microseconds(1), milliseconds(5)};
+  config.gap = {microseconds(5), microseconds(100)};
+  config.engines.resize(1);
+  config.engines[0].pages = 64;
+  config.pool = std::max(config.pool, ByteCount(128 * 1024));
+  config.slab = std::max(config.slab, ByteCount(config.pool.value / 2));
+  config.chain_blocks = std::max(config.chain_blocks, 4u);
+  config.stalls.after = milliseconds(1500);
+  config.stalls.kill = false;
+  at_least(config, ActionKind::kPublish, 800);
+  at_least(config, ActionKind::kKillManagerAt, 20);
+  at_least(config, ActionKind::kStopEngine, 20);
+  at_least(config, ActionKind::kGarbleCommand, 20);
 }
 void lose_slabs(Config& config) {
   retire_much(config);
@@ -154,6 +161,7 @@ constexpr Leaning kLeanings[] = {
 std::uint32_t weight_of_fault(ActionKind kind) {
   const std::uint32_t usual = info_of(kind).weight;
   if (kind == ActionKind::kKillAtPoint || kind == ActionKind::kKillManagerAt) return 3;
+  if (kind == ActionKind::kKillStart || kind == ActionKind::kCrowdSessions) return 1;  // all attach anew
   return kind <= ActionKind::kKillManagerAt ? std::min(usual, 2u) : std::clamp(usual, 2u, 6u);
 }
 
@@ -185,7 +193,7 @@ void lean_towards(Config& config, std::size_t state) {
 
 void draw_favourite(Config& config) {
   Random random(config.seed, 0xFA70u);
-  if (random.percent(80)) lean_towards(config, state_to_meet(random.next()));
+  if (random.percent(65)) lean_towards(config, state_to_meet(random.next()));
 }
 
 }  // namespace orbitkv::sim

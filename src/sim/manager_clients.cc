@@ -135,7 +135,7 @@ std::optional<Epoch> ManagerNode::epoch_of(SessionId session) const {
 void ManagerNode::on_closed(daemon::Session& session) {
   Peer* peer = peer_of(session.epoch());
   if (peer) note_plans(*peer);
-  if (!doomed_ && peer && peer->client) peer->client->on_hang_up(session.epoch());
+  if (!doomed_ && peer && peer->client) peer->client->on_hang_up(session.epoch(), Process::HangUp::kUsual);
 }
 
 void ManagerNode::on_gone(daemon::Session& session) {

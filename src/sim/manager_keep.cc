@@ -226,7 +226,7 @@ void ManagerNode::doom() {
 }
 
 void ManagerNode::die_taking_back() {
-  point_fault_ = PointFault{FaultPoint::kManagerUnsealed, 0, true};
+  dies_taking_back_ = true;
 }
 
 // Records say that what the table has lent is the client's no more.

@@ -16,6 +16,8 @@ namespace {
 constexpr Duration kRecheck = milliseconds(shm::kRecheckMs);
 constexpr Duration kIdleRecheck = milliseconds(50);
 constexpr Duration kIdleAfter = seconds(1);
+// What a dead one had just taken back they see, and use again, before the next one looks at it.
+constexpr Duration kClientsGoOn = milliseconds(100);
 }  // namespace
 
 ManagerNode::ManagerNode(World& world)
@@ -124,7 +126,7 @@ Status ManagerNode::open_store() {
   for (std::uint32_t i = 0; i < config.ssd.paths; ++i)
     options.store.paths.push_back({"disk" + std::to_string(i), config.ssd.segments * config.ssd.segment});
   options.store.segment = config.ssd.segment;
-  options.store.max_records = 1 << 16;
+  options.store.max_records = 1 << 13;
   options.store.flush = config.ssd.flush;
   options.store.reads = config.ssd.reads;
   options.store.recovered_a_step = static_cast<std::uint32_t>(world_.random(0x09E4u, life_).between(1, 64));
@@ -140,9 +142,15 @@ void ManagerNode::die(std::uint64_t word) {
   if (!alive()) return;
   world_.note(World::Note::kManager, life_, 1);
   world_.say("the Manager dies");
-  end_life(word);
+  auto random = world_.random(0xDEADu, life_);
   const DurationRange& time = world_.config().restart;
-  start_after(world_.random(0xDEADu, life_).between(time.least, time.most));
+  Duration delay = random.between(time.least, time.most);
+  if (taking_back_) {
+    delay.ns += random.between(Duration{}, kClientsGoOn).ns;
+    world_.go_on(delay);
+  }
+  end_life(word);
+  start_after(delay);
 }
 
 void ManagerNode::start_after(Duration delay) {
@@ -165,7 +173,8 @@ void ManagerNode::end_life(std::uint64_t word) {
   disk_.crash(word, doomed_ ? std::optional(disk_log_) : std::nullopt);
   for (const FrozenSession& session : std::exchange(sessions_, {})) session.thaw();
   for (auto& [epoch, peer] : peers_)
-    if (peer.client) peer.client->on_hang_up(epoch);
+    if (peer.client)
+      peer.client->on_hang_up(epoch, taking_back_ ? Process::HangUp::kLate : Process::HangUp::kUsual);
   restores_ = world_.dma().make_stale();
   if (world_.plant() == Plant::kLostPlans)
     for (const auto& [epoch, peer] : peers_) std::memset(peer.memory->plan_bank(), 0, limits::kPlanBankBytes);
@@ -187,7 +196,7 @@ void ManagerNode::end_life(std::uint64_t word) {
     for (std::uint64_t at = 64; at < slab.bytes().value; at += 256) slab.base()[at] ^= std::byte{1};
   }
   next_turn_ = stopped_until_ = {};
-  running_ = asleep_ = doomed_ = leaving_ = false;
+  running_ = asleep_ = doomed_ = leaving_ = taking_back_ = false;
   point_fault_.reset();
   store_calls_.reset();
 }
@@ -200,9 +209,14 @@ void ManagerNode::die_at(FaultPoint point, std::uint32_t passes) {
 // were, its frames are not sent, and disk and store have not got what it gave them.
 bool ManagerNode::on_fault_point(FaultPoint point) {
   if (point == FaultPoint::kManagerKeptFormat) return std::exchange(other_format_, false);
-  if (!point_fault_ || point_fault_->point != point || doomed_ || !running_) return false;
-  if (point_fault_->taking_back && !takes_back()) return false;
-  if (point_fault_->passes-- > 0) return false;
+  if (doomed_ || !running_) return false;
+  taking_back_ = dies_taking_back_ && point == FaultPoint::kManagerUnsealed && takes_back();
+  if (taking_back_) {
+    dies_taking_back_ = false;
+  } else {
+    if (!point_fault_ || point_fault_->point != point) return false;
+    if (point_fault_->passes-- > 0) return false;
+  }
   world_.cover_fault(ActionKind::kKillManagerAt);
   doom();
   return false;

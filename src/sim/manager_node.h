@@ -208,12 +208,13 @@ class ManagerNode final : private daemon::Host::Owner {
   struct PointFault {
     FaultPoint point;
     std::uint32_t passes = 0;
-    bool taking_back = false;  // not before it does that
   };
   std::optional<PointFault> point_fault_, next_point_fault_;  // of this life, of the next
   std::optional<std::uint32_t> store_calls_, next_store_calls_;
-  bool running_ = false;  // from the start on
-  bool doomed_ = false;   // died at a point of the turn at hand
+  bool running_ = false;           // from the start on
+  bool doomed_ = false;            // died at a point of the turn at hand
+  bool dies_taking_back_ = false;  // as soon as it, or the one after it, does that
+  bool taking_back_ = false;       // it has died in the middle of it
   bool leaving_ = false, other_format_ = false;
   TimePoint leave_deadline_;
   std::vector<std::uint64_t> damage_;

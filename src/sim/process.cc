@@ -100,11 +100,13 @@ void Process::on_ring() {
 }
 
 // At times it looks late, and goes on meanwhile.
-void Process::on_hang_up(Epoch from) {
+void Process::on_hang_up(Epoch from, HangUp seen) {
   auto random = world_.random(0xA46u, number_, from.value);
   const Duration late = milliseconds(random.percent(30) ? 200 : 20);
-  const Duration most = random.percent(25) ? late : world_.config().frame.most;
-  world_.events().after(random.between(world_.config().frame.most, most), [this, alive = life_, from] {
+  const bool looks_late = seen == HangUp::kLate || random.percent(25);
+  const Duration soon = world_.config().frame.most;
+  const Duration most = looks_late ? std::max(soon, late) : soon;
+  world_.events().after(random.between(soon, most), [this, alive = life_, from] {
     if (!*alive || dead_ || epoch() != from) return;
     link_->lose();
     schedule(Duration{});
@@ -133,6 +135,11 @@ void Process::stop(Duration time, std::uint32_t again) {
                      [this, alive = life_, time, again] {
                        if (*alive && !dead_) stop(time, again - 1);
                      });
+}
+
+void Process::resume() {
+  stopped_until_ = std::min(stopped_until_, world_.now());
+  schedule(Duration{});
 }
 
 void Process::die_at(FaultPoint point, std::uint32_t passes) {

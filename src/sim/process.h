@@ -63,12 +63,14 @@ class Process final : private client::SlabUser, private SimDevice::Owner {
 
   // ---- what happens to it ----
   void on_ring();  // the Manager's bell
-  void on_hang_up(Epoch from);
+  enum class HangUp : std::uint8_t { kUsual, kLate };
+  void on_hang_up(Epoch from, HangUp seen);
   void receive(Epoch from, shm::Message message);
   void die();
   void die_at(FaultPoint point, std::uint32_t passes);
   void condemn();                                 // SIGKILL
   void stop(Duration time, std::uint32_t again);  // for moments it goes on, so many times
+  void resume();                                  // SIGCONT
   void unmap_slowly(Duration time) { unmap_delay_ = time; }
   bool on_fault_point(FaultPoint point);
   // A wait that ought to have ended.

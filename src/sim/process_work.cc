@@ -73,7 +73,12 @@ void Process::run(Job job, Ended ended) {
   made->ended = std::move(ended);
   Job& j = made->job;
   // At times it asks for more records than there are, and what has ended is swept before it is refused.
-  if (world_.random(0x5EEBu, number_, ++polls_).percent(20)) (void)link_->reserve(limits::kRecords + 1);
+  auto random = world_.random(0x5EEBu, number_, ++polls_);
+  const bool heard = world_.manager().alive();  // what a dead one has ended is swept, too
+  if (random.percent(heard ? 20 : 60)) {
+    const auto refused = link_->reserve(limits::kRecords + 1);
+    if (random.percent(heard ? 10 : 50)) return made->ended(failed(refused.error()));
+  }
   const std::size_t count = j.pages.size();
   const std::size_t parts = count >= 4 && (count + polls_) % 3 == 0 ? 2 : 1;
   auto refs = link_->reserve(static_cast<std::uint32_t>(parts));

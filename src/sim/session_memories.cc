@@ -1,6 +1,6 @@
 #include "sim/session_memories.h"
 
-#include <unistd.h>
+#include <pthread.h>
 
 #include <utility>
 #include <vector>
@@ -10,19 +10,19 @@
 namespace orbitkv::sim {
 namespace {
 using Stock = std::vector<std::unique_ptr<shm::SessionMemory>>;
-constexpr std::size_t kMostInStock = 128;  // a run whose clients attach all the time leaves thousands
+constexpr std::size_t kMostInStock = 512;  // a run whose clients attach all the time leaves thousands
 
-// A child has none of its parent's mappings: it begins with none, and unmaps nothing.
 Stock& stock() {
-  static thread_local Stock memories;
-  static thread_local pid_t owner = ::getpid();
-  if (owner != ::getpid()) {
-    owner = ::getpid();
-    for (auto& memory : memories) (void)memory.release();
-    memories.clear();
-  }
+  static Stock memories;
   return memories;
 }
+
+// A child has none of its parent's mappings: it begins with none, and unmaps nothing.
+void forget_stock() {
+  for (auto& memory : stock()) (void)memory.release();
+  stock().clear();
+}
+[[maybe_unused]] const int kChildrenForget = ::pthread_atfork(nullptr, nullptr, forget_stock);
 }  // namespace
 
 std::shared_ptr<shm::SessionMemory> session_memory(SessionId session, Epoch epoch) {
@@ -43,7 +43,12 @@ std::shared_ptr<shm::SessionMemory> session_memory(SessionId session, Epoch epoc
 }
 
 std::span<std::byte> state_of(const shm::SessionMemory& memory) {
-  return {reinterpret_cast<std::byte*>(&memory.header()), shm::SessionLayout::kSlots};
+  std::uint32_t taken = 0;
+  while (taken < limits::kRecords &&
+         memory.record(RecordIndex(taken)).word.load(std::memory_order_relaxed) != 0)
+    ++taken;
+  return {reinterpret_cast<std::byte*>(&memory.header()),
+          shm::SessionLayout::kRecords + sizeof(shm::RecordLayout) * taken};
 }
 
 }  // namespace orbitkv::sim

@@ -12,7 +12,8 @@ namespace orbitkv::sim {
 
 // A fresh one; back in stock when the last holder lets go.
 std::shared_ptr<shm::SessionMemory> session_memory(SessionId session, Epoch epoch);
-// The part of one that holds its state; slots and plan bank mean nothing without it.
+// The part of one that holds its state: clients take the lowest record first, so behind one that was
+// never taken none was, and slots and plan bank mean nothing without them.
 std::span<std::byte> state_of(const shm::SessionMemory& memory);
 
 }  // namespace orbitkv::sim

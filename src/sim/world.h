@@ -92,6 +92,9 @@ class World {
     if (delayed_until_ < now() + time) delayed_until_ = now() + time;
   }
   void jump(Duration time);
+  // Engines that have not heard of the Manager's death save what they compute, for so long; those that
+  // were stopped, too.
+  void go_on(Duration time);
 
  private:
   // A fault that waits for a state to show, but not for long.

@@ -21,6 +21,7 @@ constexpr FaultPoint kKeptPoints[] = {
     FaultPoint::kManagerKeptOpen,    FaultPoint::kManagerKeptOpen,   FaultPoint::kManagerKeptOpen};
 
 constexpr std::size_t kMostAimed = 48;
+constexpr int kGoOn = 12;  // saves
 constexpr Duration kAimWithin = milliseconds(500), kFavouredWithin = seconds(2);
 
 // What meets a state by chance too seldom.
@@ -66,6 +67,20 @@ void World::strike_aimed() {
     const Action action = it->action;
     aimed_.erase(it);
     strike(action);
+  }
+}
+
+void World::go_on(Duration time) {
+  for (const auto& engine : engines_)
+    for (Process* process : engine->processes()) process->resume();
+  auto words = random(0x60A1u, manager_->life());
+  for (int i = 0; i < kGoOn; ++i) {
+    Action action;
+    action.kind = ActionKind::kPublish;
+    for (std::uint64_t& word : action.words) word = words.next();
+    events_.after(words.between(Duration{}, time), [this, action] {
+      if (Engine* engine = usable_engine(action.words[0])) engine->publish(action);
+    });
   }
 }
 
