@@ -230,8 +230,8 @@ void ManagerNode::die_taking_back() {
 }
 
 // Records say that what the table has lent is the client's no more.
-bool ManagerNode::takes_back() const {
-  std::set<std::pair<std::uint64_t, std::uint64_t>> taken;  // session and operation
+bool ManagerNode::takes_back() {
+  Taken taken;
   for (const auto& [epoch, peer] : peers_) {
     for (std::uint32_t i = 0; i < limits::kRecords; ++i) {
       const auto word = shm::unpack(peer.memory->record(RecordIndex(i)).word.load(std::memory_order_relaxed));
@@ -241,7 +241,8 @@ bool ManagerNode::takes_back() const {
         taken.emplace(epoch.value, word->operation.value);
     }
   }
-  if (taken.empty() || table_ == nullptr) return false;
+  // What was taken is lent no more, or never again.
+  if (taken.empty() || taken == looked_for_ || table_ == nullptr) return false;
   mem::KeptLent lent;
   mem::KeptImage image;
   for (const mem::KeptRegion region : {mem::KeptRegion::kFirst, mem::KeptRegion::kFurther})
@@ -249,6 +250,7 @@ bool ManagerNode::takes_back() const {
       if (table_->read({region, i}, lent, image) == mem::KeptTable::Found::kLent &&
           taken.contains({lent.writer.session.value, lent.writer.operation.value}))
         return true;
+  looked_for_ = std::move(taken);
   return false;
 }
 

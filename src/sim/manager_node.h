@@ -159,7 +159,7 @@ class ManagerNode final : private daemon::Host::Owner {
   void hold_sources(const mem::KeptPool& found);
   void mark_found(const mem::KeptPool& found);
   void doom();
-  bool takes_back() const;
+  bool takes_back();
   void leave_when_quiet();
   void end_life(std::uint64_t word);
   void mark_opening(MetOpening what) const;
@@ -214,7 +214,9 @@ class ManagerNode final : private daemon::Host::Owner {
   bool running_ = false;           // from the start on
   bool doomed_ = false;            // died at a point of the turn at hand
   bool dies_taking_back_ = false;  // as soon as it, or the one after it, does that
-  bool taking_back_ = false;       // it has died in the middle of it
+  using Taken = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // session and operation
+  Taken looked_for_;                                                // in vain
+  bool taking_back_ = false;                                        // it has died in the middle of it
   bool leaving_ = false, other_format_ = false;
   TimePoint leave_deadline_;
   std::vector<std::uint64_t> damage_;
