@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <source_location>
 #include <string>
 #include <unordered_set>
@@ -14,6 +15,7 @@
 #include "base/limits.h"
 #include "bench/core_rig.h"
 #include "bench/manager.h"
+#include "wire/messages.h"
 
 namespace orbitkv::bench {
 namespace {
@@ -77,6 +79,7 @@ class TurnBench {
     ORBITKV_RETURN_IF_ERROR(with_little_room());
     ORBITKV_RETURN_IF_ERROR(with_loads());
     ORBITKV_RETURN_IF_ERROR(deaths());
+    ORBITKV_RETURN_IF_ERROR(saves());
     if (failed_line_ == 0) return ok_status();
     return bug("a list of the bench went another way than it was to, line " + std::to_string(failed_line_));
   }
@@ -324,6 +327,29 @@ class TurnBench {
       });
       turns("death_turn");
       expect(core().census().pins == 0);
+    }
+    return ok_status();
+  }
+
+  // As many blocks each as one request names, until each takes the place of others.
+  Status saves() {
+    ORBITKV_RETURN_IF_ERROR(open());
+    const std::uint32_t each = wire::publish_blocks_per_frame();
+    std::vector<std::uint32_t> blocks(each);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    for (std::uint64_t first = 2 * kBlocks; first < 2 * kBlocks + kBlocks / 2; first += each) {
+      const auto fresh = hashes_from(first, each);
+      const auto saved = spend("publish", [&] {
+        return core().publish(
+            {rig_->next_operation(kEngine), rig_->registration(0), GroupId(0), blocks, fresh}, now_);
+      });
+      expect(saved.ok() && saved->accepted == each);
+      turns("publish_turn");
+      spend("commit", [&] {
+        rig_->drain(now_);
+        return true;
+      });
+      turns("publish_turn");
     }
     return ok_status();
   }
