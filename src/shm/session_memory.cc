@@ -155,18 +155,6 @@ SessionMemory SessionMemory::alias() const {
   return other;
 }
 
-// Slots and plan bank mean nothing before somebody has written to them. Clients take the lowest record
-// first, so behind one that was never taken none was.
-void SessionMemory::renew(SessionId session, Epoch epoch) {
-  std::uint32_t taken = 0;
-  while (taken < limits::kRecords && record(RecordIndex(taken)).word.load(std::memory_order_relaxed) != 0)
-    ++taken;
-  std::memset(base_, 0, SessionLayout::kRecords + sizeof(RecordLayout) * taken);
-  const SessionIdentity identity{kSessionMagic, wire::kAbiVersion, kRecordLayout,
-                                 session.value, epoch.value,       SessionLayout::kBytes};
-  std::memcpy(base_, &identity, sizeof identity);
-}
-
 SessionHeader& SessionMemory::header() const {
   return *reinterpret_cast<SessionHeader*>(base_ + SessionLayout::kHeader);
 }

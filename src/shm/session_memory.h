@@ -119,11 +119,9 @@ class SessionMemory {
   SessionMemory& operator=(SessionMemory&&) noexcept;
   ~SessionMemory();
 
-  // For simulation, where both sides live in one process and sessions come by the thousand:
-  // the same mapping once more, for as long as this object lives; and what has served another
-  // session made fresh.
+  // For simulation, where both sides live in one process: the same mapping once more, for as long as
+  // this object lives.
   SessionMemory alias() const;
-  void renew(SessionId session, Epoch epoch);
 
   int fd() const { return fd_.get(); }
   SessionHeader& header() const;

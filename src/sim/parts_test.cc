@@ -22,6 +22,7 @@
 #include "sim/kept_memory.h"
 #include "sim/ledger.h"
 #include "sim/program.h"
+#include "sim/session_memories.h"
 
 namespace orbitkv::sim {
 namespace {
@@ -48,6 +49,18 @@ TEST(Events, AJumpMakesLateWhatWasDue) {
   events.jump(seconds(3));
   EXPECT_TRUE(events.step(start + seconds(9)));
   EXPECT_EQ(ran, start + seconds(3));
+}
+
+TEST(SessionMemories, ARenewedOneIsFresh) {
+  auto memory = shm::SessionMemory::create(SessionId(3), Epoch(49));
+  ASSERT_TRUE(memory.ok());
+  for (std::uint32_t i = 0; i <= 5; ++i) memory->record(RecordIndex(i)).word.store(99);
+  memory->header().client_bell.store(3);
+  renew(*memory, SessionId(4), Epoch(50));
+  EXPECT_EQ(memory->record(RecordIndex(5)).word.load(), 0u);
+  EXPECT_EQ(memory->header().client_bell.load(), 0u);
+  const int copy = ::dup(memory->fd());
+  EXPECT_TRUE(shm::SessionMemory::attach(UniqueFd(copy), SessionId(4), Epoch(50)).ok());
 }
 
 TEST(Content, BlocksOfChainsThatPartAreTheSameBefore) {

@@ -2,10 +2,12 @@
 
 #include <pthread.h>
 
+#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "wire/frame.h"
 
 namespace orbitkv::sim {
 namespace {
@@ -34,7 +36,7 @@ std::shared_ptr<shm::SessionMemory> session_memory(SessionId session, Epoch epoc
   } else {
     memory = std::move(stock().back());
     stock().pop_back();
-    memory->renew(session, epoch);
+    renew(*memory, session, epoch);
   }
   return {memory.release(), [](shm::SessionMemory* used) {
             std::unique_ptr<shm::SessionMemory> again(used);
@@ -49,6 +51,13 @@ std::span<std::byte> state_of(const shm::SessionMemory& memory) {
     ++taken;
   return {reinterpret_cast<std::byte*>(&memory.header()),
           shm::SessionLayout::kRecords + sizeof(shm::RecordLayout) * taken};
+}
+
+void renew(const shm::SessionMemory& memory, SessionId session, Epoch epoch) {
+  const std::span<std::byte> state = state_of(memory);
+  std::memset(state.data(), 0, state.size());
+  memory.header().identity = {shm::kSessionMagic, wire::kAbiVersion, shm::kRecordLayout,
+                              session.value,      epoch.value,       shm::SessionLayout::kBytes};
 }
 
 }  // namespace orbitkv::sim

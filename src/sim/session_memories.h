@@ -15,5 +15,7 @@ std::shared_ptr<shm::SessionMemory> session_memory(SessionId session, Epoch epoc
 // The part of one that holds its state: clients take the lowest record first, so behind one that was
 // never taken none was, and slots and plan bank mean nothing without them.
 std::span<std::byte> state_of(const shm::SessionMemory& memory);
+// What has served another session made fresh: its state, that is.
+void renew(const shm::SessionMemory& memory, SessionId session, Epoch epoch);
 
 }  // namespace orbitkv::sim
