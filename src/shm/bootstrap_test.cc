@@ -6,9 +6,11 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -16,6 +18,16 @@
 
 #include "base/limits.h"
 #include "base/time.h"
+
+namespace {
+bool g_listen_fails = false;
+}
+// In the place of the C library's, which only fails where a socket file cannot even be made.
+extern "C" int listen(int fd, int backlog) noexcept {
+  if (!g_listen_fails) return static_cast<int>(::syscall(SYS_listen, fd, backlog));
+  errno = EADDRINUSE;
+  return -1;
+}
 
 namespace orbitkv::shm {
 namespace {
@@ -387,6 +399,20 @@ TEST_F(SocketPath, ASocketThatWasRemovedIsMadeAnew) {
   auto other = Listener::open(path);
   ASSERT_TRUE(other.ok()) << "nothing said that somebody serves there";
   EXPECT_FALSE(listener->renew().ok());
+}
+
+TEST_F(SocketPath, ASocketThatCannotBeListenedAtIsTakenAway) {
+  g_listen_fails = true;
+  EXPECT_NE(refusal().find("cannot listen at " + path), std::string::npos) << refusal();
+  EXPECT_FALSE(std::filesystem::exists(path));
+  g_listen_fails = false;
+  auto listener = Listener::open(path);
+  ASSERT_TRUE(listener.ok());
+  std::filesystem::remove(path);
+  g_listen_fails = true;
+  EXPECT_FALSE(listener->renew().ok());
+  g_listen_fails = false;
+  EXPECT_TRUE(listener->gone()) << "it is looked after again";
 }
 
 TEST_F(SocketPath, NeverRemovesWhatIsNoSocket) {

@@ -143,6 +143,12 @@ Status remove_stale(const std::string& path) {
   return ok_status();
 }
 
+Status listen_at(const UniqueFd& fd, const std::string& path) {
+  if (::chmod(path.c_str(), 0600) != 0) return errno_error("cannot set the mode of " + path);
+  if (::listen(fd.get(), kBacklog) != 0) return errno_error("cannot listen at " + path);
+  return ok_status();
+}
+
 Result<UniqueFd> bind_and_listen(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -154,9 +160,10 @@ Result<UniqueFd> bind_and_listen(const std::string& path) {
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return errno_error("cannot bind " + path);
   }
-  if (::chmod(path.c_str(), 0600) != 0) return errno_error("cannot set the mode of " + path);
-  if (::listen(fd.get(), kBacklog) != 0) return errno_error("cannot listen at " + path);
-  return fd;
+  const Status listens = listen_at(fd, path);
+  if (listens.ok()) return fd;
+  ::unlink(path.c_str());
+  return listens.error();
 }
 
 }  // namespace
