@@ -268,7 +268,8 @@ class Client {
   Outcome prepare_prefix(const PrefixQuery& query, bool& begun);
   // A hint that this list may be asked for: what is on SSD of it (of 2,000 hashes at least) may be loaded
   // while no query waits. Leases and promises nothing. Another hint under the id takes its place.
-  // kRetry: 16 hints of the session live, or 128 of the host.
+  // kRetry: 16 hints of the session live, or 128 of the host. kReject: more than 2^20
+  // hashes, as of a query.
   Outcome warm_prefix(const PrefixQuery& query, const WarmHint& hint);
   Outcome cancel_warm(InstanceId instance, std::string_view request_id, std::uint16_t group);
   // What query_prefetch would answer to the list of the ticket, without sending it again.

@@ -288,7 +288,7 @@ typedef struct orbitkv_warm_hint {
 #define ORBITKV_WARM_HINT_INIT {sizeof(orbitkv_warm_hint), 0, 0, 0, 100}
 // A hint that the list may be asked for: what is on SSD of it may be loaded while no query
 // waits. Leases and promises nothing. Another hint under the id takes its place. RETRY: 16
-// hints of the session live, or 128 of the host.
+// hints of the session live, or 128 of the host. REJECT: more than 2^20 hashes, as of a query.
 ORBITKV_API orbitkv_action orbitkv_warm_prefix(orbitkv_client* client, const orbitkv_query* query,
                                                const orbitkv_warm_hint* hint, orbitkv_error* error);
 // The query's hashes are not looked at.

@@ -272,7 +272,7 @@ class CacheManagerClient:
         """A hint that the list may be asked for: what is on SSD of it may be loaded while no query waits.
 
         Leases and promises nothing. Another hint under the request takes its place. False: too many
-        hints live.
+        hints live. A list of more than 2^20 hashes is rejected, as by a query.
         """
         h = WarmHint() if hint is None else instance_of("hint", hint, WarmHint)
         queue = (int(h.first_use_ms), int(h.max_wait_ms), int(h.priority), int(h.confidence))

@@ -99,6 +99,7 @@ Status run_warm(wire::WarmRequest request, std::span<const BlockHash> hashes, co
   constexpr std::uint8_t kSure = 100;
   ORBITKV_RETURN_IF_ERROR(check_id(request.request_id));
   if (request.confidence > kSure) return reject("the confidence of a hint is 0 to 100");
+  if (hashes.size() > kMostHashes) return reject(format_text("a hint has at most %zu hashes", kMostHashes));
   if (hashes.empty()) return ok_status();
   const std::size_t most = wire::warm_hashes_per_frame(request.request_id.size());
   request.hashes = hashes.first(std::min(most, hashes.size()));

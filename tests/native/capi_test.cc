@@ -142,6 +142,11 @@ TEST_F(Capi, WhatIsPreparedIsFoundByTheQuery) {
   orbitkv_warm_hint hint = ORBITKV_WARM_HINT_INIT;
   EXPECT_EQ(orbitkv_warm_prefix(engine.client, &engine.query, &hint, &engine.error), ORBITKV_OK);
   EXPECT_EQ(orbitkv_cancel_warm(engine.client, &engine.query, &engine.error), ORBITKV_OK);
+  const std::vector<orbitkv_hash> many((1u << 20) + 1);
+  engine.query.hashes = many.data();
+  engine.query.hash_count = many.size();
+  EXPECT_EQ(orbitkv_warm_prefix(engine.client, &engine.query, &hint, &engine.error), ORBITKV_REJECT);
+  EXPECT_NE(std::string(engine.error.message).find("1048576"), std::string::npos) << engine.error.message;
 }
 
 TEST_F(Capi, PagesComeBackInAnotherClient) {

@@ -229,6 +229,8 @@ def test_preparations_end_by_themselves_and_by_cancel(stored):
     client.cancel_warm(name, "h")
     with pytest.raises(ValueError, match="confidence is 0 to 100"):
         client.warm_prefix(name, keys, "h", WarmHint(confidence=101))
+    with pytest.raises(RejectedError, match="a hint has at most 1048576 hashes"):
+        client.warm_prefix(name, [key(9, 9)] * (2**20 + 1), "h")
 
 
 def test_a_recovery_is_prepared(manager, engine):
