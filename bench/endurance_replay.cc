@@ -1,12 +1,12 @@
 #include "bench/endurance_replay.h"
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ranges>
 
 #include "base/text.h"
+#include "bench/lines.h"
 
 namespace orbitkv::bench {
 
@@ -34,13 +34,14 @@ std::optional<Request> parse_request(const std::string& text) {
 }  // namespace
 
 Result<std::vector<Request>> read_requests(const std::string& path) {
-  std::ifstream in(path);
-  if (!in) return errno_error("cannot open the trace " + path);
+  ORBITKV_ASSIGN_OR_RETURN(Lines lines, Lines::open(path));
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return reject(path + " is a directory, no trace");
   std::vector<Request> requests;
   std::string text;
-  for (int number = 1; std::getline(in, text); ++number) {
+  for (;;) {
+    ORBITKV_ASSIGN_OR_RETURN(const bool more, lines.next(text));
+    if (!more) return requests;
     if (text.empty()) continue;
     auto request = parse_request(text);
     if (!request)
@@ -48,10 +49,9 @@ Result<std::vector<Request>> read_requests(const std::string& path) {
           format_text("%s, line %d is no request, so this is no trace: each line is to be a JSON object with "
                       "\"timestamp\" "
                       "(milliseconds) and \"hash_ids\" (the numbers of its blocks)",
-                      path.c_str(), number));
+                      path.c_str(), lines.number()));
     requests.push_back(*std::move(request));
   }
-  return requests;
 }
 
 void PolicyWriter::asked(BlockNumber block, const ssd::BlockContext& context, bool found) {

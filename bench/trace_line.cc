@@ -1,9 +1,9 @@
 #include "bench/trace_line.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "bench/lines.h"
 
 namespace orbitkv::bench {
 namespace {
@@ -67,11 +67,12 @@ Result<TraceLine> parse_trace_line(const std::string& text) {
 }
 
 Result<TraceFile> read_trace(const std::string& path) {
-  std::ifstream in(path);
-  if (!in) return errno_error("cannot open the trace " + path);
+  ORBITKV_ASSIGN_OR_RETURN(Lines lines, Lines::open(path));
   TraceFile file;
   std::string text;
-  for (int number = 1; std::getline(in, text); ++number) {
+  for (;;) {
+    ORBITKV_ASSIGN_OR_RETURN(const bool more, lines.next(text));
+    if (!more) return file;
     if (text.empty()) continue;
     if (text == "{\"full\":true}") {
       file.full = true;
@@ -79,11 +80,10 @@ Result<TraceFile> read_trace(const std::string& path) {
     }
     auto line = parse_trace_line(text);
     if (!line.ok())
-      return reject(format_text("%s, line %d is no line of a trace of transfers: %s", path.c_str(), number,
-                                line.error().message().c_str()));
+      return reject(format_text("%s, line %d is no line of a trace of transfers: %s", path.c_str(),
+                                lines.number(), line.error().message().c_str()));
     file.lines.push_back(*std::move(line));
   }
-  return file;
 }
 
 }  // namespace orbitkv::bench
