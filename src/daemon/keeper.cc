@@ -90,12 +90,20 @@ Keeper::Keeper(const Options& options) : options_(options), lives_(options.binar
 
 Result<std::unique_ptr<Keeper>> Keeper::create(const Options& options) {
   std::unique_ptr<Keeper> made(new Keeper(options));
-  ORBITKV_RETURN_IF_ERROR(made->start());
-  return made;
+  const Status started = made->start();
+  if (started.ok()) return made;
+  made->remove_new_paths();
+  return started.error();
+}
+
+void Keeper::remove_new_paths() const {
+  if (claim_.valid()) new_paths_.remove_file(shm::claim_file_of(options_.socket));
+  new_paths_.remove_directories();
 }
 
 Status Keeper::start() {
   if (!options_.socket.empty()) {
+    new_paths_.note(shm::claim_file_of(options_.socket));
     ORBITKV_ASSIGN_OR_RETURN(claim_, shm::claim_path(options_.socket));
   }
   shelf_ = std::make_unique<Shelf>(descriptors());
@@ -130,6 +138,7 @@ int Keeper::run() {
     if (fds[0].revents != 0) take_signals();
     if (!over_) look(monotonic_now());
   }
+  if (!served_) remove_new_paths();
   return exit_code_;
 }
 
@@ -426,6 +435,7 @@ void Keeper::reap() {
 void Keeper::child_ended(int status) {
   // A fault that was asked for (base/fault.h) strikes two lives at most: the first, or the next.
   if (++ended_ == 2) ::unsetenv("ORBITKV_FAULT");
+  served_ |= shelf_->ready();
   if (stopping_) {
     over_ = true;
     exit_code_ = exit_status(status);

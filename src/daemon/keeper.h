@@ -20,6 +20,7 @@
 #include "base/unique_fd.h"
 #include "daemon/life_processes.h"
 #include "daemon/lives.h"
+#include "daemon/new_paths.h"
 #include "daemon/shelf.h"
 
 namespace orbitkv::daemon {
@@ -82,6 +83,7 @@ class Keeper {
   void send_answer();
   void reap();
   void child_ended(int status);
+  void remove_new_paths() const;
   void give_up(const std::string& why);
 
   Options options_;
@@ -90,6 +92,8 @@ class Keeper {
   std::unique_ptr<Shelf> shelf_;
   Lives lives_;
   UniqueFd claim_;  // of the path
+  NewPaths new_paths_;
+  bool served_ = false;  // some life
   UniqueFd signals_, socket_;
   UniqueFd log_;    // stderr as it was given: the Manager's
   UniqueFd image_;  // of the program that served last

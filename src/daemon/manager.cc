@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -32,9 +33,27 @@ Result<std::unique_ptr<Manager>> Manager::create(const ServeOptions& options) {
   const Status started = manager->start();
   if (started.ok()) return manager;
   if (manager->keep_) manager->keep_->fails(started.error());
+  manager->remove_new_paths();
   // What is kept is in its table by now, and taking it down would empty that.
   if (manager->host_ && manager->keep_) (void)manager.release();
   return started.error();
+}
+
+// Of a start that failed: an engine has seen none of it. Files go while their locks are held.
+void Manager::remove_new_paths() {
+  if (ssd_) {
+    const auto ours = ssd_->store().files();
+    for (const ssd::PathConfig& path : options_.ssd->store.paths) {
+      struct stat status{};
+      if (::lstat(path.path.c_str(), &status) != 0) continue;
+      if (std::find(ours.begin(), ours.end(), ssd::Io::FileIdentity{status.st_dev, status.st_ino}) !=
+          ours.end())
+        new_paths_.remove_file(path.path);
+    }
+  }
+  if (listener_) new_paths_.remove_file(shm::lock_of(options_.socket));
+  listener_.reset();
+  new_paths_.remove_directories();
 }
 
 Manager::~Manager() {

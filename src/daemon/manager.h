@@ -20,6 +20,7 @@
 #include "daemon/host.h"
 #include "daemon/keep.h"
 #include "daemon/lives.h"
+#include "daemon/new_paths.h"
 #include "daemon/processes.h"
 #include "daemon/ssd_tier.h"
 #include "mem/pool.h"
@@ -113,6 +114,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   // What outlives the process (manager_keep.cc).
   Status open_store();
   Status listen();
+  void remove_new_paths();
   void say(const char* what);
   Status open_keep();
   Status make_kept_table();
@@ -157,6 +159,7 @@ class Manager final : private rt::Poller, private Host::Owner {
   std::unique_ptr<Host> host_;    // uses both
   std::unique_ptr<Control> control_;
   std::unique_ptr<shm::Listener> listener_;
+  NewPaths new_paths_;
   std::array<std::unique_ptr<Connection>, limits::kSessions> connections_;  // of the host's sessions
   std::vector<std::unique_ptr<Visitor>> visitors_;
   Processes processes_;

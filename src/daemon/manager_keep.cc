@@ -50,6 +50,7 @@ Status Manager::open_store() {
 }
 
 Status Manager::listen() {
+  new_paths_.note(shm::lock_of(options_.socket));
   const bool kept = options_.keeping == ServeOptions::Keeping::kKeeper;
   std::optional<int> keeper;
   if (kept) keeper = options_.keeper != 0 ? options_.keeper : shm::path_claimed_by(options_.socket);

@@ -83,6 +83,10 @@ std::optional<PathClaim> path_claim(const std::string& path);
 // The process that has it; nullopt: nobody, or it cannot be told.
 std::optional<int> path_claimed_by(const std::string& path);
 
+// The files beside the socket: a Manager's lock, and the claim to its path.
+std::string lock_of(const std::string& socket_path);
+std::string claim_file_of(const std::string& socket_path);
+
 class Listener {
  public:
   // Makes the directory (0700; refuses one of another owner or of a wider mode), takes

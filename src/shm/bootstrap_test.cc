@@ -405,6 +405,10 @@ TEST_F(SocketPath, ASocketThatCannotBeListenedAtIsTakenAway) {
   g_listen_fails = true;
   EXPECT_NE(refusal().find("cannot listen at " + path), std::string::npos) << refusal();
   EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_FALSE(std::filesystem::exists(lock_of(path)));
+  std::ofstream(lock_of(path)) << "of a Manager before";
+  EXPECT_NE(refusal().find("cannot listen at " + path), std::string::npos) << refusal();
+  EXPECT_TRUE(std::filesystem::exists(lock_of(path)));
   g_listen_fails = false;
   auto listener = Listener::open(path);
   ASSERT_TRUE(listener.ok());

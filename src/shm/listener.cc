@@ -80,6 +80,13 @@ Status check_path(const std::string& path) {
   return check_directory(directory);
 }
 
+// Whoever takes a lock file away holds its lock: one that was opened before and locked after that is none.
+bool stands_at(const UniqueFd& file, const std::string& path) {
+  struct stat ours{}, there{};
+  return ::fstat(file.get(), &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+}
+
 Result<UniqueFd> open_lock(const std::string& path) {
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock.valid()) return errno_error("cannot open lock file " + path);
@@ -100,14 +107,12 @@ std::string read_pid(const UniqueFd& lock) {
   return pid;
 }
 
-std::string lock_of(const std::string& socket_path) {
-  return socket_path + ".lock";
-}
-
 Result<UniqueFd> take_lock(const std::string& socket_path) {
   const std::string path = lock_of(socket_path);
   ORBITKV_ASSIGN_OR_RETURN(UniqueFd lock, open_lock(path));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
+    if (!stands_at(lock, path))
+      return busy("the Manager that was at " + socket_path + " ended just now; start again");
     ORBITKV_RETURN_IF_ERROR(write_pid(lock, path));
     return lock;
   }
@@ -126,10 +131,6 @@ struct flock whole_file() {
 std::string claimant_named(int pid) {
   return pid > 0 ? "a keeper (orbitkv serve --keep, pid " + std::to_string(pid) + ")"
                  : "a service manager (a systemd unit of orbitkv serve --keep)";
-}
-
-std::string claim_of(const std::string& socket_path) {
-  return socket_path + ".keeper";
 }
 
 // Under the lock: a socket that lies there belongs to a Manager that has ended.
@@ -168,6 +169,13 @@ Result<UniqueFd> bind_and_listen(const std::string& path) {
 
 }  // namespace
 
+std::string lock_of(const std::string& socket_path) {
+  return socket_path + ".lock";
+}
+std::string claim_file_of(const std::string& socket_path) {
+  return socket_path + ".keeper";
+}
+
 std::string default_socket_path() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   const std::string base = runtime != nullptr && runtime[0] == '/'
@@ -178,10 +186,12 @@ std::string default_socket_path() {
 
 Result<UniqueFd> claim_path(const std::string& path, Claimant by) {
   ORBITKV_RETURN_IF_ERROR(check_path(path));
-  const std::string name = claim_of(path);
+  const std::string name = claim_file_of(path);
   ORBITKV_ASSIGN_OR_RETURN(UniqueFd claim, open_lock(name));
   struct flock lock = whole_file();
   if (::fcntl(claim.get(), F_OFD_SETLK, &lock) == 0) {
+    if (!stands_at(claim, name))
+      return busy("the keeper that was at " + path + " ended just now; start again");
     ORBITKV_RETURN_IF_ERROR(write_pid(claim, name, by == Claimant::kKeeper ? ::getpid() : 0));
     return claim;
   }
@@ -192,12 +202,9 @@ Result<UniqueFd> claim_path(const std::string& path, Claimant by) {
 
 // A lock of the same description is no conflict.
 bool holds_claim(const UniqueFd& claim, const std::string& path) {
-  struct stat ours{}, there{};
-  if (!claim.valid() || ::fstat(claim.get(), &ours) != 0 || ::stat(claim_of(path).c_str(), &there) != 0)
-    return false;
+  if (!claim.valid() || !stands_at(claim, claim_file_of(path))) return false;
   struct flock lock = whole_file();
-  return ours.st_ino == there.st_ino && ours.st_dev == there.st_dev &&
-         ::fcntl(claim.get(), F_OFD_SETLK, &lock) == 0;
+  return ::fcntl(claim.get(), F_OFD_SETLK, &lock) == 0;
 }
 
 // Its first line stays.
@@ -227,7 +234,7 @@ PathClaim read_claim(const UniqueFd& claim) {
 
 // Who claims it; an error: that cannot be told.
 Result<std::optional<PathClaim>> claimant(const std::string& path) {
-  const std::string name = claim_of(path);
+  const std::string name = claim_file_of(path);
   const UniqueFd claim(::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!claim.valid() && errno == ENOENT) return std::optional<PathClaim>();
   struct flock lock = whole_file();
@@ -255,11 +262,14 @@ Result<Listener> Listener::open(const std::string& path, std::optional<int> keep
     return busy("the Managers at " + path + " are started by " + claimant_named(claimed->pid) +
                 ", which keeps the blocks of the last one; stop it or choose another --bootstrap-socket");
   Listener listener;
+  const bool new_lock = ::access(lock_of(path).c_str(), F_OK) != 0;
   ORBITKV_ASSIGN_OR_RETURN(listener.lock_, take_lock(path));
-  ORBITKV_RETURN_IF_ERROR(remove_stale(path));
   listener.path_ = path;
-  ORBITKV_RETURN_IF_ERROR(listener.bind());
-  return listener;
+  Status bound = remove_stale(path);
+  if (bound.ok()) bound = listener.bind();
+  if (bound.ok()) return listener;
+  if (new_lock) ::unlink(lock_of(path).c_str());
+  return bound.error();
 }
 
 Status Listener::bind() {
@@ -278,9 +288,7 @@ bool Listener::gone() const {
 }
 
 Status Listener::renew() {
-  struct stat ours{}, there{};
-  const bool locked = ::fstat(lock_.get(), &ours) == 0 && ::stat(lock_of(path_).c_str(), &there) == 0 &&
-                      ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+  const bool locked = stands_at(lock_, lock_of(path_));
   UniqueFd lock;
   if (!locked) {
     ORBITKV_ASSIGN_OR_RETURN(lock, take_lock(path_));

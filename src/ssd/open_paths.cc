@@ -79,15 +79,32 @@ class Opening {
   Opening(const StoreConfig& config, Io& io) : config_(config), io_(io), device_(io) {}
 
   Result<OpenedPaths> run() {
+    const Status done = open();
+    if (done.ok()) return std::move(out_);
+    for (const Candidate& candidate : candidates_)
+      if (candidate.opened.made) remove(candidate);
+    return done.error();
+  }
+
+ private:
+  Status open() {
     ORBITKV_RETURN_IF_ERROR(look());
     ORBITKV_RETURN_IF_ERROR(agree());
     for (const Candidate& candidate : candidates_) ORBITKV_RETURN_IF_ERROR(plan(candidate));
     for (std::size_t i = 0; i < candidates_.size(); ++i) ORBITKV_RETURN_IF_ERROR(make(i));
     out_.max_records = max_records();
-    return std::move(out_);
+    return ok_status();
   }
 
- private:
+  // Its lock is held, so it is nobody else's meanwhile.
+  void remove(const Candidate& candidate) const {
+    const std::string& path = candidate.config.path;
+    struct stat status{};
+    if (::lstat(path.c_str(), &status) != 0) return;
+    if (io_.identity(candidate.opened.file) == Io::FileIdentity{status.st_dev, status.st_ino})
+      ::unlink(path.c_str());
+  }
+
   Status look() {
     if (config_.paths.empty() || config_.paths.size() > limits::kStorePaths) {
       return reject("an SSD store has 1 to " + std::to_string(limits::kStorePaths) + " paths");
@@ -172,11 +189,7 @@ class Opening {
 
   Status begin_set() {
     out_.segment = config_.segment;
-    const bool whole = out_.segment.value % kPageBytes == 0;
-    if (!whole || out_.segment < limits::kSegmentBytesLeast || out_.segment > limits::kSegmentBytesMost) {
-      return reject("SSD segments are whole pages of 4096 bytes, from " +
-                    mib(limits::kSegmentBytesLeast.value) + " to " + mib(limits::kSegmentBytesMost.value));
-    }
+    ORBITKV_RETURN_IF_ERROR(check_segment_size(out_.segment));
     std::random_device random;
     for (std::byte& byte : out_.uuid) byte = static_cast<std::byte>(random());
     return ok_status();
@@ -311,6 +324,14 @@ class Opening {
 };
 
 }  // namespace
+
+Status check_segment_size(ByteCount segment) {
+  const bool whole = segment.value % kPageBytes == 0;
+  if (whole && segment >= limits::kSegmentBytesLeast && segment <= limits::kSegmentBytesMost)
+    return ok_status();
+  return reject("SSD segments are whole pages of 4096 bytes, from " + mib(limits::kSegmentBytesLeast.value) +
+                " to " + mib(limits::kSegmentBytesMost.value));
+}
 
 Result<OpenedPaths> open_paths(const StoreConfig& config, Io& io) {
   return Opening(config, io).run();

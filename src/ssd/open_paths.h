@@ -1,6 +1,7 @@
 // The first half of open(): locks, checks, makes or grows every path and begins a new epoch
 // on all of them. Waits for the device. Never writes to what is not empty and not a store of
-// this set, and to nothing before every path has been checked.
+// this set, and to nothing before every path has been checked. After an error files that it made are
+// gone again.
 #pragma once
 
 #include <vector>
@@ -19,6 +20,8 @@ struct OpenedPaths {
   std::uint32_t max_records = 0;
   std::string missing;  // that paths were not given which the last start had; empty: none
 };
+// Of a new store.
+Status check_segment_size(ByteCount segment);
 // Errors name the path and the remedy.
 Result<OpenedPaths> open_paths(const StoreConfig& config, Io& io);
 
