@@ -94,7 +94,7 @@ int run(const Flags& flags, const char* self) {
   if (!names_device(options.device)) {
     std::fprintf(stderr, "bench: no device is called \"%s\"; use cpu:0 or cuda:<number>\n",
                  options.device.c_str());
-    return 2;
+    return kUsageError;
   }
   int status = 0;
   bool known = false;
@@ -107,11 +107,11 @@ int run(const Flags& flags, const char* self) {
   if (known && status == 0 && reports() == 0) {
     std::fprintf(stderr, "bench %s has no case \"%s\"; run it without --case to see their names\n",
                  flags.name.c_str(), flags.only.c_str());
-    return 2;
+    return kUsageError;
   }
   if (known) return status;
   std::fprintf(stderr, "no bench is called \"%s\"; there are: %s\n", flags.name.c_str(), names().c_str());
-  return 2;
+  return kUsageError;
 }
 
 }  // namespace orbitkv::bench

@@ -95,13 +95,16 @@ class DramSize {
 
 int complain(const std::string& text) {
   std::fprintf(stderr, "bench endurance: %s\n", text.c_str());
-  return 2;
+  return 1;
 }
 
 }  // namespace
 
 int run_endurance_bench(const Options& options) {
-  if (options.file.empty()) return complain("name the trace: orbitkv bench endurance FILE");
+  if (options.file.empty()) {
+    complain("name the trace: orbitkv bench endurance FILE");
+    return kUsageError;
+  }
   const auto trace = read_requests(options.file);
   if (!trace.ok()) return complain(trace.error().message());
   if (trace->empty()) return complain(options.file + " holds no request");

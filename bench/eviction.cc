@@ -14,7 +14,7 @@ constexpr ByteCount kBlock{64};
 
 int complain(const std::string& text) {
   std::fprintf(stderr, "bench eviction: %s\n", text.c_str());
-  return 2;
+  return 1;
 }
 
 void show(const EvictionReplay::Room& room, const ReplayCounts& counts, double recency, bool json) {
@@ -76,7 +76,10 @@ void EvictionReplay::request(const Request& request) {
 }
 
 int run_eviction_bench(const Options& options) {
-  if (options.file.empty()) return complain("name the trace: orbitkv bench eviction FILE");
+  if (options.file.empty()) {
+    complain("name the trace: orbitkv bench eviction FILE");
+    return kUsageError;
+  }
   const auto trace = read_requests(options.file);
   if (!trace.ok()) return complain(trace.error().message());
   if (trace->empty()) return complain(options.file + " holds no request");

@@ -39,6 +39,7 @@ struct Options {
 // Exit status of a bench that this machine cannot run (no driver, no such GPU). The reason
 // is one line on stderr.
 inline constexpr int kSkipped = 77;
+inline constexpr int kUsageError = 2;
 
 // Cores this process may run on, as found at the first call (before anything is pinned).
 // Both sides of a two-process bench are pinned to different ones: bench to cpus[0], the

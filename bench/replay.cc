@@ -197,17 +197,17 @@ Status replay(const Options& options, const TraceFile& file, Gpu& gpu) {
 int run_replay_bench(const Options& options) {
   if (options.file.empty()) {
     std::fprintf(stderr, "bench replay: name the trace: orbitkv bench replay FILE\n");
-    return 2;
+    return kUsageError;
   }
   const auto file = read_trace(options.file);
   if (!file.ok()) {
     std::fprintf(stderr, "bench replay: %s\n", file.error().message().c_str());
-    return 2;
+    return 1;
   }
   if (file->full) std::fprintf(stderr, "bench replay: the trace is full, later operations are not in it\n");
   if (shapes_of(*file).empty()) {
     std::fprintf(stderr, "bench replay: %s holds no operation that succeeded\n", options.file.c_str());
-    return 2;
+    return 1;
   }
   auto gpu = Gpu::open(options.on_gpu() ? options.device : "cuda:0");
   if (!gpu.ok()) return skip("replay", gpu.error());

@@ -206,7 +206,7 @@ int run_ssd_bench(const Options& options) {
   if (wanted.empty() && !manager) {
     std::fprintf(stderr, "bench ssd has no case \"%s\"; its cases: %s\n", options.only_case.c_str(),
                  ssd_case_names().c_str());
-    return 2;
+    return kUsageError;
   }
   const char* temporary = std::getenv("TMPDIR");
   std::string directory = options.path;

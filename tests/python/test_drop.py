@@ -17,7 +17,7 @@ def said(manager, *words):
     done = subprocess.run(
         [binary(), "drop", *words, "--bootstrap-socket", manager.socket], capture_output=True, text=True, timeout=60
     )
-    assert done.returncode != 0, done.stdout
+    assert done.returncode in (1, 2), done.stdout
     return done.stderr
 
 

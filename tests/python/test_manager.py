@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 
+import pytest
 from manager_process import ManagerProcess, binary
 from orbitkv import CacheManagerClient
 
@@ -92,3 +93,73 @@ def test_output_that_cannot_be_written_is_an_error():
         ask = [binary(), "status", "--json", "--bootstrap-socket", manager.socket]
         done = subprocess.run(ask, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
         assert done.returncode == 1 and "could not be written" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["--nonsense"], "no option --nonsense before the command; see orbitkv --help"),
+        (["--nonsense=1", "status"], "no option --nonsense before"),
+        (["-n"], "no option -n before"),
+        (["nonsense"], 'no command is called "nonsense"'),
+        ([], "subcommand is required"),
+        (["status", "--nonsense"], "--nonsense"),
+        (["serve", "--nonsense"], "--nonsense"),
+        (["serve", "--pool", "nonsense"], "--pool"),
+        (["serve", "--pool-size", "nonsense"], "'nonsense' is not a size"),
+        (["serve", "--pool-size", "1KiB"], "at least 1MiB"),
+        (["serve", "--lease-ttl", "nonsense"], "--lease-ttl"),
+        (["evict", "--bytes", "nonsense"], "'nonsense' is not a size"),
+        (["drop"], "name what is to go"),
+        (["drop", "--older-than", "1s"], "at least 1m"),
+        (["drop", "nonsense"], "no beginning of a digest"),
+        (["ssd"], "subcommand is required"),
+        (["pool", "add"], "size is required"),
+        (["pool", "add", "nonsense"], "'nonsense' is not a size"),
+        (["pool", "drain", "nonsense"], "'nonsense' is not a size"),
+        (["upgrade", "--binary", "orbitkv"], "absolute path"),
+        (["bench"], "name is required"),
+        (["bench", "nonsense"], "no bench is called"),
+        (["bench", "channel", "--runs", "nonsense"], "--runs"),
+        (["bench", "channel", "--device", "nonsense"], "no device is called"),
+        (["bench", "ssd", "--file-size", "nonsense"], "--file-size"),
+        (["bench", "ssd", "--case", "nonsense"], "no case"),
+        (["bench", "eviction"], "name the trace"),
+        (["bench", "endurance"], "name the trace"),
+        (["bench", "replay"], "name the trace"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_status_2(tmp_path, words, says):
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run([binary(), *words], capture_output=True, text=True, timeout=30, env=environment)
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["evict"],
+        ["drop", "--dry-run"],
+        ["ssd", "list"],
+        ["ssd", "drop", "ffffffff"],
+        ["pool", "list"],
+        ["pool", "add", "1GiB"],
+        ["upgrade"],
+        ["bench", "eviction", "/dev/zero"],
+        ["bench", "endurance", "/no/such/trace"],
+        ["bench", "replay", "/no/such/trace"],
+    ],
+)
+def test_what_cannot_be_done_is_exit_status_1(tmp_path, words):
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run([binary(), *words], capture_output=True, text=True, timeout=30, env=environment)
+    assert done.returncode == 1 and done.stderr, done.stdout
+
+
+@pytest.mark.parametrize("words", [["--seeds", "nonsense"], ["--seeds", "0"], ["--jobs", "1000"], ["--nonsense"]])
+def test_a_wrong_command_line_of_the_simulator_is_exit_status_2(words):
+    program = os.path.join(os.path.dirname(binary()), "orbitkv-sim")
+    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2 and words[0] in done.stderr, done.stderr

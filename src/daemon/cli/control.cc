@@ -6,11 +6,13 @@
 #include "daemon/cli/ask.h"
 #include "daemon/cli/commands.h"
 #include "daemon/cli/fields.h"
+#include "daemon/exits.h"
 
 namespace orbitkv::daemon::cli {
 namespace {
 using nlohmann::json;
 
+constexpr std::size_t kDigestLeast = 8;
 constexpr std::uint32_t kControlMs = 60'000;  // a drop waits for the device
 
 Result<json> control(const std::string& socket, const char* name, const json& request) {
@@ -23,7 +25,13 @@ Result<json> control(const std::string& socket, const char* name, const json& re
 
 int failed(const char* name, const Error& error) {
   std::fprintf(stderr, "orbitkv %s: %s\n", name, error.message().c_str());
-  return 1;
+  return kExitFailed;
+}
+
+// Of words that no Manager could do anything with.
+int wrong_words(const char* name, const Error& error) {
+  failed(name, error);
+  return kExitUsage;
 }
 
 void print_namespaces(const json& list) {
@@ -51,6 +59,14 @@ void print_dropped(const json& answer) {
   }
   if (names.size() < count_of(answer, "namespaces"))
     std::printf("and %llu more\n", count_of(answer, "namespaces") - names.size());
+}
+
+Status check_digest(const std::string& text) {
+  if (text.size() >= kDigestLeast && text.find_first_not_of("0123456789abcdefABCDEF") == text.npos)
+    return ok_status();
+  return reject("'" + echo_of(text) +
+                "' is no beginning of a digest: at least 8 digits, as orbitkv drop "
+                "--dry-run shows them");
 }
 
 // What a drop was answered; 1 if something is left.
@@ -136,7 +152,7 @@ int pool_list(const PoolFlags& flags) {
 
 int pool_add(const PoolFlags& flags) {
   auto bytes = parse_size(flags.amount);
-  if (!bytes.ok()) return failed("pool add", bytes.error());
+  if (!bytes.ok()) return wrong_words("pool add", bytes.error());
   return change_pool("pool add", flags, {{"command", "pool_add"}, {"bytes", bytes->value}});
 }
 
@@ -147,12 +163,13 @@ int pool_drain(const PoolFlags& flags) {
   if (number) {
     const std::uint64_t slab = flags.amount.size() <= 10 ? std::stoull(flags.amount) : ~std::uint64_t{0};
     if (slab > ~std::uint32_t{0})
-      return failed("pool drain", reject("no slab has that number (orbitkv pool list); a size has a unit, "
-                                         "for example 4GiB"));
+      return wrong_words("pool drain",
+                         reject("no slab has that number (orbitkv pool list); a size has a unit, "
+                                "for example 4GiB"));
     return change_pool("pool drain", flags, {{"command", "pool_drain"}, {"slab", slab}});
   }
   auto bytes = parse_size(flags.amount);
-  if (!bytes.ok()) return failed("pool drain", bytes.error());
+  if (!bytes.ok()) return wrong_words("pool drain", bytes.error());
   return change_pool("pool drain", flags, {{"command", "pool_drain"}, {"bytes", bytes->value}});
 }
 
@@ -160,7 +177,7 @@ int evict(const EvictFlags& flags) {
   json request = {{"command", "evict"}, {"wait", flags.wait}};
   if (!flags.bytes.empty()) {
     auto bytes = parse_size(flags.bytes);
-    if (!bytes.ok()) return failed("evict", bytes.error());
+    if (!bytes.ok()) return wrong_words("evict", bytes.error());
     request["bytes"] = bytes->value;
   }
   auto answer = control(flags.socket, "evict", request);
@@ -200,14 +217,16 @@ int ssd_list(const SsdFlags& flags) {
 
 int ssd_drop(const SsdFlags& flags) {
   if (flags.drop.empty() == !flags.unasked)
-    return failed("ssd drop",
-                  reject("name one namespace by its digest (orbitkv ssd list), or give --unasked"));
+    return wrong_words("ssd drop",
+                       reject("name one namespace by its digest (orbitkv ssd list), or give --unasked"));
   json request = {{"command", "ssd_drop"}};
-  if (flags.force && !flags.unasked) return failed("ssd drop", reject("--force is for --unasked"));
+  if (flags.force && !flags.unasked) return wrong_words("ssd drop", reject("--force is for --unasked"));
   if (flags.unasked) {
     request["unasked"] = true;
     request["force"] = flags.force;
   } else {
+    const Status digest = check_digest(flags.drop);
+    if (!digest.ok()) return wrong_words("ssd drop", digest.error());
     request["digest"] = flags.drop;
   }
   auto answer = control(flags.socket, "ssd drop", request);
@@ -218,11 +237,15 @@ int ssd_drop(const SsdFlags& flags) {
 int drop(const DropFlags& flags) {
   const bool named = !flags.digests.empty() || !flags.scope.empty() || flags.all_unasked;
   if (!named && flags.older_than.empty() && !flags.dry_run)
-    return failed("drop", reject("name what is to go: digests, --scope, --older-than or --all-unasked; "
-                                 "--dry-run alone shows what there is"));
-  if (flags.force && !flags.all_unasked) return failed("drop", reject("--force is for --all-unasked"));
+    return wrong_words("drop", reject("name what is to go: digests, --scope, --older-than or --all-unasked; "
+                                      "--dry-run alone shows what there is"));
+  if (flags.force && !flags.all_unasked) return wrong_words("drop", reject("--force is for --all-unasked"));
   if (flags.memory_only && flags.ssd_only)
-    return failed("drop", reject("--memory-only and --ssd-only exclude each other"));
+    return wrong_words("drop", reject("--memory-only and --ssd-only exclude each other"));
+  for (const std::string& text : flags.digests) {
+    const Status digest = check_digest(text);
+    if (!digest.ok()) return wrong_words("drop", digest.error());
+  }
   json request = {
       {"command", "drop"},       {"digests", flags.digests},
       {"scope", flags.scope},    {"unasked", flags.all_unasked},
@@ -230,8 +253,9 @@ int drop(const DropFlags& flags) {
       {"dry_run", flags.dry_run}};
   if (!flags.older_than.empty()) {
     auto age = parse_age(flags.older_than);
-    if (!age.ok()) return failed("drop", age.error());
-    if (*age < seconds(60)) return failed("drop", reject("ages are counted in minutes; write at least 1m"));
+    if (!age.ok()) return wrong_words("drop", age.error());
+    if (*age < seconds(60))
+      return wrong_words("drop", reject("ages are counted in minutes; write at least 1m"));
     request["unused_s"] = age->ns / seconds(1).ns;
   }
   auto answer = control(flags.socket, "drop", request);

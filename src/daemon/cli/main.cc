@@ -10,11 +10,12 @@
 #include "base/version.h"
 #include "bench/bench.h"
 #include "daemon/cli/commands.h"
+#include "daemon/exits.h"
 
 namespace {
 using namespace orbitkv;
 
-constexpr int kUsageError = 2;  // as of the checks behind the parser
+using daemon::kExitUsage;  // as of the checks behind the parser
 
 void add_serve_ssd(CLI::App& serve, daemon::cli::ServeFlags& flags) {
   serve
@@ -349,10 +350,30 @@ void refuse_empty(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands()) refuse_empty(*command);
 }
 
+// The parser would only say that a command is missing.
+bool is_known(const CLI::App& app, const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  const bool option = word.starts_with('-');
+  const auto is_named = [&word](const CLI::App* command) { return command->get_name() == word; };
+  if (option ? app.get_option_no_throw(name) != nullptr : !app.get_subcommands(is_named).empty()) return true;
+  if (option)
+    std::fprintf(stderr, "orbitkv: there is no option %s before the command; see orbitkv --help\n",
+                 daemon::cli::echo_of(name).c_str());
+  else
+    std::fprintf(stderr,
+                 "orbitkv: no command is called \"%s\"; there are: serve, status, evict, drop, ssd, pool, "
+                 "upgrade, bench\n",
+                 word.c_str());
+  return false;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("OrbitKV keeps the KV pages of LLM engines outside the GPU and restores them byte-exact.",
                "orbitkv");
   app.set_version_flag("--version", std::string("orbitkv ") + kVersion);
+  app.footer(
+      "Exit status: 0; 1: it failed, stderr says why; 2: the command line is wrong, and nothing was done.\n"
+      "serve --keep under a keeper and bench have more: docs/upgrade.md, orbitkv bench --help.");
   app.require_subcommand(1);
   daemon::cli::ServeFlags serve;
   daemon::cli::StatusFlags status;
@@ -370,19 +391,12 @@ int run(int argc, char** argv) {
   const PoolCommands pool_commands = add_pool(app, pool);
   add_upgrade(app, upgrade);
   add_bench(app, bench);
-  const auto is_named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
-  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_named).empty()) {
-    std::fprintf(stderr,
-                 "orbitkv: no command is called \"%s\"; there are: serve, status, evict, drop, ssd, pool, "
-                 "upgrade, bench\n",
-                 argv[1]);
-    return kUsageError;
-  }
+  if (argc > 1 && !is_known(app, argv[1])) return kExitUsage;
   try {
     app.parse(argc, argv);
     refuse_empty(app);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsageError;
+    return app.exit(error) == 0 ? 0 : kExitUsage;
   }
   if (app.got_subcommand("serve")) return daemon::cli::serve(serve, {argv + 1, argv + argc});
   if (app.got_subcommand("upgrade")) return daemon::cli::upgrade(upgrade);

@@ -19,6 +19,7 @@
 #include "daemon/manager.h"
 #include "daemon/systemd_store.h"
 #include "mem/kept_table.h"
+#include "ssd/open_paths.h"
 
 namespace orbitkv::daemon::cli {
 namespace {
@@ -93,6 +94,7 @@ Result<std::optional<SsdTier::Options>> ssd_options(const ServeFlags& flags, Byt
   }
   for (const std::string& path : flags.ssd_paths) options.store.paths.push_back({path, each});
   ORBITKV_ASSIGN_OR_RETURN(options.store.segment, parse_size(flags.ssd_segment_size));
+  ORBITKV_RETURN_IF_ERROR(ssd::check_segment_size(options.store.segment));
   if (!flags.ssd_scrub_rate.empty()) {
     ORBITKV_ASSIGN_OR_RETURN(options.store.scrub_per_second, parse_size(flags.ssd_scrub_rate));
   }
@@ -293,7 +295,7 @@ int serve(const ServeFlags& flags, const std::vector<std::string>& arguments) {
   if (!level.ok() || !options.ok() || !keeper.ok()) {
     const Error& error = !level.ok() ? level.error() : !options.ok() ? options.error() : keeper.error();
     std::fprintf(stderr, "orbitkv serve: %s\n", error.message().c_str());
-    return 2;
+    return kExitUsage;
   }
   set_log_level(*level);
   ::signal(SIGPIPE, SIG_IGN);  // the pool outlives whoever reads the log

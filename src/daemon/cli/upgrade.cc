@@ -19,6 +19,7 @@
 #include "base/unique_fd.h"
 #include "daemon/cli/ask.h"
 #include "daemon/cli/commands.h"
+#include "daemon/exits.h"
 #include "shm/bootstrap.h"
 
 namespace orbitkv::daemon::cli {
@@ -117,7 +118,6 @@ Status check_successor(const UpgradeFlags& flags, const Running& now) {
     return reject(
         "where the running binary stands cannot be read (another user, or another PID namespace?); "
         "give --binary");
-  if (path[0] != '/') return reject("--binary '" + path + "': give an absolute path, for the keeper runs it");
   if (::access(path.c_str(), X_OK) != 0)
     return errno_error("'" + path + "' cannot be run: put a program there, or give --binary");
   std::error_code error;
@@ -245,6 +245,11 @@ Result<Running> put_in_place(const UpgradeFlags& flags) {
 }  // namespace
 
 int upgrade(const UpgradeFlags& flags) {
+  if (!flags.binary.empty() && flags.binary[0] != '/') {
+    say(flags, LogLevel::kWarning,
+        "--binary '" + flags.binary + "': give an absolute path, for the keeper runs it");
+    return kExitUsage;
+  }
   const auto now = put_in_place(flags);
   if (!now.ok()) {
     say(flags, LogLevel::kWarning, now.error().message());

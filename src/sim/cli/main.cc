@@ -18,6 +18,7 @@ using namespace orbitkv::sim;
 using Clock = std::chrono::steady_clock;
 using u64 = unsigned long long;
 constexpr std::uint32_t kMostJobs = 256, kRare = 20;
+constexpr int kUsageError = 2;
 
 constexpr const char* kAbout =
     "Runs the production Manager and client in virtual time, with seeded work and faults, and checks\n"
@@ -27,7 +28,7 @@ constexpr const char* kAbout =
     "  orbitkv-sim --seeds 10000 --table   which cells of the state machines were reached\n\n"
     "A run follows from seed, --ops and version alone. A finding is shrunk to the shortest program\n"
     "that still fails and printed with its trace; the exit status is 1 then, and when a cell was\n"
-    "reached that is listed as one that cannot be.";
+    "reached that is listed as one that cannot be; 2: the command line is wrong.";
 
 std::atomic<bool> g_stop{false};
 void on_signal(int) {
@@ -155,6 +156,10 @@ int main(int argc, char** argv) {
   app.add_flag("--table", flags.table, "print which cells of the state machines were reached");
   app.add_flag("--digests", flags.digests, "print the digest of every run: equal runs, equal digests");
   app.set_version_flag("--version", std::string(kVersion));
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsageError;
+  }
   return run(flags);
 }
