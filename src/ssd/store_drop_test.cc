@@ -486,6 +486,38 @@ TEST(StoreDropTest, scrub_finds_flip_and_drops) {
   EXPECT_EQ(bed.readable(space, shape, 1, 300), 299u);
 }
 
+// A file that was cut has very many.
+TEST(StoreDropTest, what_is_damaged_is_said_once_a_minute) {
+  StoreBed bed;
+  bed.config.scrub_per_second = 64 * kMiB;
+  bed.start();
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = bed.space(shape);
+  bed.write_blocks(space, shape, 1, 300);
+  const auto scrubbed = [&](std::uint64_t errors) {
+    for (int i = 0; i < 3000 && bed.store().stats().scrub_errors < errors; ++i)
+      bed.turn(), bed.io().advance(milliseconds(1));
+    EXPECT_EQ(bed.store().stats().scrub_errors, errors);
+  };
+  const auto times_said = [](const std::string& log) {
+    std::size_t times = 0;
+    for (std::size_t at = 0; (at = log.find("is not what was written", at)) != log.npos; ++at) ++times;
+    return times;
+  };
+  for (std::uint32_t block = 10; block < 15; ++block)
+    ASSERT_TRUE(flip_on_disk(bed, shape, block, block, 1500));
+  ::testing::internal::CaptureStderr();
+  scrubbed(5);
+  EXPECT_EQ(times_said(::testing::internal::GetCapturedStderr()), 1u);
+  ASSERT_TRUE(flip_on_disk(bed, shape, 20, 20, 1500));
+  bed.io().advance(seconds(61));
+  ::testing::internal::CaptureStderr();
+  scrubbed(6);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(times_said(log), 1u);
+  EXPECT_NE(log.find("as were 4 others"), log.npos) << log;
+}
+
 // A rate in bytes a second, and never more than a slice between two polls.
 TEST(StoreDropTest, scrub_rate_and_slices) {
   StoreBed::Options options;

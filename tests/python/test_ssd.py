@@ -4,8 +4,10 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
+import tempfile
 import time
 
 import numpy as np
@@ -320,7 +322,8 @@ def test_commands_that_cannot_be_say_why(manager, words, says):
     done = subprocess.run(
         [binary(), *words, "--bootstrap-socket", manager.socket], capture_output=True, text=True, timeout=30
     )
-    assert done.returncode != 0 and says in done.stderr
+    asked = words[:3] == ["ssd", "drop", "ffffffff"] and words[3:] == [] or words[2:] == ["--unasked"]
+    assert done.returncode == (1 if asked else 2) and says in done.stderr, "2: no Manager was asked"
 
 
 @pytest.mark.parametrize(
@@ -329,8 +332,7 @@ def test_commands_that_cannot_be_say_why(manager, words, says):
         (["--ssd-size", "1GiB"], "--ssd-size needs --ssd-path"),
         (["--load-wait", "10"], "--load-wait needs --ssd-path"),
         (["--ssd-path", "STORE", "--ssd-write-policy", "some"], "auto, reuse or all"),
-        (["--ssd-path", "STORE", "--ssd-size", "1MiB"], "too small"),
-        (["--ssd-path", "STORE/no/such"], "STORE"),
+        (["--ssd-path", "STORE", "--ssd-segment-size", "5000"], "whole pages of 4096 bytes"),
     ],
 )
 def test_options_that_cannot_be_say_why(tmp_path, options, says):
@@ -339,7 +341,40 @@ def test_options_that_cannot_be_say_why(tmp_path, options, says):
         [binary(), "serve", "--bootstrap-socket", str(tmp_path / "s"), *options],
         capture_output=True, text=True, timeout=30,
     )  # fmt: skip
-    assert done.returncode != 0 and says.replace("STORE", str(tmp_path / "store")) in done.stderr
+    assert done.returncode == 2 and says in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("keep", [[], ["--keep"]])
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        (["--ssd-path", "DIR/store", "--ssd-size", "1MiB"], "too small"),
+        (["--ssd-path", "DIR/store", "--ssd-path", "DIR/no/such", "--ssd-size", "128MiB"], "make its directory"),
+        (["--ssd-path", "DIR/store", "--ssd-path", "DIR/old", "--ssd-size", "128MiB"], "not empty and no OrbitKV"),
+        (["--ssd-path", "DIR/store", "--ssd-size", "128MiB"], "it does not start (ORBITKV_FAULT)"),
+    ],
+)
+def test_a_start_that_is_refused_leaves_nothing_behind(tmp_path, options, says, keep):
+    (tmp_path / "old").write_bytes(b"needed" * 4096)
+    options = [option.replace("DIR", str(tmp_path)) for option in [*options, "--ssd-segment-size", "4MiB"]]
+    with tempfile.TemporaryDirectory(prefix="okv-") as above:
+        done = subprocess.run(
+            [binary(), "serve", "--bootstrap-socket", f"{above}/a/b/s", "--pool-size", "8MiB", *keep, *options],
+            capture_output=True, text=True, timeout=60,
+            env={**os.environ, "ORBITKV_FAULT": "manager_not_ready:fail:1"} if "FAULT" in says else None,
+        )  # fmt: skip
+        assert done.returncode == 1 and says in done.stderr, done.stderr
+        assert os.listdir(above) == [] and os.listdir(tmp_path) == ["old"]
+
+
+def test_a_start_that_is_refused_takes_nothing_of_another(manager, tmp_path):
+    other = ["--ssd-path", str(tmp_path / "other"), "--ssd-size", "64MiB"]
+    done = subprocess.run(
+        [binary(), "serve", "--bootstrap-socket", manager.socket, *other], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 1 and "another Manager" in done.stderr
+    assert manager.status() and os.path.exists(manager.socket + ".lock") and os.listdir(tmp_path) == ["store"]
 
 
 def test_without_an_ssd_the_commands_say_so():
@@ -409,3 +444,32 @@ def test_a_stop_does_not_wait_for_a_disk_that_is_full(small_disk):
         manager.process.terminate()
         assert manager.process.wait(15) == 0  # far below --drain-timeout
         assert "are given up" in manager.text()
+
+
+def test_a_limit_of_file_sizes_stops_the_writes_and_not_the_manager(manager):
+    with Engine(manager) as engine:
+        engine.save(range(8))
+        manager.wait_for(lambda s: s["ssd"]["queued_bytes"] == 0, "an empty queue")
+        assert manager.status()["ssd"]["paths"][0]["state"] == "ok"
+        # The store has its length already: what lies behind the limit cannot be written any more.
+        _, hard = resource.prlimit(manager.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(manager.process.pid, resource.RLIMIT_FSIZE, (1 << 20, hard))
+        engine.save(range(8, 40))
+        manager.wait_for(lambda s: s["ssd"]["queued_bytes"] == 0, "an empty queue")
+        assert "File too large" in manager.text()
+        assert engine.restored(range(8, 16)) == 8
+        resource.prlimit(manager.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    manager.stop()
+    assert manager.process.returncode == 0, manager.text()
+
+
+def test_a_store_that_became_shorter_is_told(tmp_path):
+    manager = manager_on(tmp_path)
+    with manager as started, Engine(started) as engine:
+        engine.save(range(8))
+    os.truncate(tmp_path / "store", 64 << 20)
+    manager = manager_on(tmp_path)
+    with manager as started:
+        path = str(tmp_path / "store")
+        assert f"SSD path {path} is shorter than its store was; what is missing is lost" in started.text()
+        assert os.path.getsize(path) > 64 << 20
