@@ -67,6 +67,13 @@ void Session::end(RecordIndex record, Shadow& shadow, RecordState to) {
   --open_;
 }
 
+shm::GrantFields Session::grant_of(const Shadow& shadow) {
+  const auto plan_bytes = static_cast<std::uint32_t>(wire::plan_frame_bytes(shadow.entries));
+  const auto result_bytes = static_cast<std::uint32_t>(wire::result_frame_bytes(shadow.kind, shadow.entries));
+  return {shadow.plan.offset,       plan_bytes, shadow.result.offset, result_bytes, shadow.dropped.blocks,
+          shadow.dropped.being_made};
+}
+
 cache::Ports::Grant Session::grant(const cache::OperationKey& op, const model::Plan& plan) {
   Shadow& shadow = shadow_of(op);
   ORBITKV_CHECK(shadow.state == RecordState::kPreparing, "grant of an operation that is not prepared");
@@ -87,8 +94,7 @@ cache::Ports::Grant Session::grant(const cache::OperationKey& op, const model::P
   scratch_.clear();
   wire::encode(plan, scratch_);
   parts_.channel.write_bank(shadow.plan.offset, scratch_);
-  parts_.channel.write_grant(op.record, {shadow.plan.offset, plan_bytes, shadow.result.offset, result_bytes,
-                                         shadow.dropped.blocks, shadow.dropped.being_made});
+  parts_.channel.write_grant(op.record, grant_of(shadow));
   fault_hit(FaultPoint::kManagerBeforeGrant);
   move(op.record, shadow, RecordState::kGranted);
   return cache::Ports::Grant::kGranted;
@@ -97,7 +103,8 @@ cache::Ports::Grant Session::grant(const cache::OperationKey& op, const model::P
 cache::Ports::Revoke Session::revoke(const cache::OperationKey& op, const Error& why) {
   Shadow& shadow = shadow_of(op);
   if (shadow.state != RecordState::kGranted) return cache::Ports::Revoke::kAlreadyClaimed;
-  parts_.channel.write_failure(op.record, why.code(), why.message());
+  // Where the client has claimed it already, the next Manager may have to read its plan.
+  parts_.channel.write_failure(op.record, why.code(), why.message(), grant_of(shadow));
   const RecordWord granted{op.operation, RecordState::kGranted};
   if (auto found = parts_.channel.exchange(op.record, granted, {op.operation, RecordState::kRevoked})) {
     return cache::Ports::Revoke::kAlreadyClaimed;  // follow() will see what the client made of it

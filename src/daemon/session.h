@@ -91,6 +91,7 @@ class Session {
     cache::Ports::Dropped dropped;
   };
   Shadow& shadow_of(const cache::OperationKey& op);
+  static shm::GrantFields grant_of(const Shadow& shadow);
   void move(RecordIndex record, Shadow& shadow, shm::RecordState to);
   void end(RecordIndex record, Shadow& shadow, shm::RecordState to);
   void follow_record(RecordIndex record, std::vector<Receipt>& receipts);

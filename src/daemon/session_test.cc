@@ -212,7 +212,10 @@ TEST_F(SessionTest, RevokeRacesWithTheClaim) {
   EXPECT_TRUE(session->take_bank_freed());
   granted(2);
   set(2, RecordState::kActive);
+  const shm::GrantFields grant = client->read_grant(kRecord);
+  EXPECT_GT(grant.plan_bytes, 0u);
   EXPECT_EQ(session->revoke(key(2), reconnect("closed")), Revoke::kAlreadyClaimed);
+  EXPECT_EQ(client->read_grant(kRecord), grant) << "a claim keeps its plan";
   EXPECT_EQ(state(), RecordState::kActive);
   EXPECT_EQ(session->open_operations(), 1u);
 }

@@ -70,6 +70,17 @@ void put_text(Line& line, std::string_view text) {
   line.text_bytes = static_cast<std::uint16_t>(n);
 }
 
+ManagerLines lines_of(const GrantFields& fields) {
+  ManagerLines lines;
+  lines.plan_offset = fields.plan_offset;
+  lines.plan_bytes = fields.plan_bytes;
+  lines.result_offset = fields.result_offset;
+  lines.result_bytes = fields.result_bytes;
+  lines.dropped = fields.dropped;
+  lines.being_made = fields.being_made ? 1 : 0;
+  return lines;
+}
+
 void check_bank(std::uint64_t offset, std::uint64_t length) {
   ORBITKV_CHECK(offset + length <= limits::kPlanBankBytes, "range out of the plan bank");
 }
@@ -181,21 +192,15 @@ std::optional<std::uint64_t> ManagerChannel::exchange(RecordIndex record, Record
 }
 
 void ManagerChannel::write_grant(RecordIndex record, const GrantFields& fields) {
-  ManagerLines line;
-  line.plan_offset = fields.plan_offset;
-  line.plan_bytes = fields.plan_bytes;
-  line.result_offset = fields.result_offset;
-  line.result_bytes = fields.result_bytes;
-  line.dropped = fields.dropped;
-  line.being_made = fields.being_made ? 1 : 0;
-  store_shared(&memory_.record(record).manager, line);
+  store_shared(&memory_.record(record).manager, lines_of(fields));
 }
 
-void ManagerChannel::write_failure(RecordIndex record, Code code, std::string_view text) {
-  ManagerLines line;
-  line.code = static_cast<std::uint16_t>(code);
-  put_text(line, text);
-  store_shared(&memory_.record(record).manager, line);
+void ManagerChannel::write_failure(RecordIndex record, Code code, std::string_view text,
+                                   const GrantFields& grant) {
+  ManagerLines lines = lines_of(grant);
+  lines.code = static_cast<std::uint16_t>(code);
+  put_text(lines, text);
+  store_shared(&memory_.record(record).manager, lines);
 }
 
 ManagerChannel::ClientResult ManagerChannel::read_client_result(RecordIndex record) const {

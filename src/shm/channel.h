@@ -68,8 +68,9 @@ class ManagerChannel {
   // may_move() does not give to the Manager stops the process.
   std::optional<std::uint64_t> exchange(RecordIndex record, RecordWord expected, RecordWord desired);
   void write_grant(RecordIndex record, const GrantFields& fields);
-  // The text is cut to limits::kErrorTextBytes.
-  void write_failure(RecordIndex record, Code code, std::string_view text);
+  // The text is cut to limits::kErrorTextBytes. `grant`: of one that the client may have claimed
+  // meanwhile, where it keeps what stands there.
+  void write_failure(RecordIndex record, Code code, std::string_view text, const GrantFields& grant = {});
   struct ClientResult {
     std::uint16_t code = 0;
     std::uint32_t result_bytes = 0;
