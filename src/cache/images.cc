@@ -233,6 +233,7 @@ void Images::seal(RecordId record) {
   table_.hot(record).minute = minute_;
   table_.push_recent(record);
   ++stats_.sealed;
+  if (kept_ != nullptr) keep_new(record);
 }
 
 void Images::give_back(const ImageSlot& slot, TimePoint now) {

@@ -25,6 +25,7 @@
 namespace orbitkv::mem {
 struct KeptAt;
 struct KeptSlot;
+struct KeptUse;
 struct KeptWriter;
 class KeptTable;
 }  // namespace orbitkv::mem
@@ -158,8 +159,9 @@ class Images {
   // Ahead of the tier's first word: a device may write to its slots.
   void note_device(RecordId record);
 
-  // A sealed image that an earlier life left, all its shards; the most recent one. One that has
-  // its key goes. kNoRecord: there is no room for it.
+  // A sealed image that an earlier life left, all its shards; the most recent one of the class and of the
+  // minute that it had (not known: probationary). Beyond the share it demotes as a read does. One that
+  // has its key goes. kNoRecord: there is no room for it.
   RecordId adopt(std::span<const mem::KeptSlot> slots, NamespaceIndex name_space);
 
   // ---- storing to the tier: a device reads a sealed image, which keeps its place ----
@@ -304,6 +306,12 @@ class Images {
   void keep_sealed(const ImageSlot& slot);
   void keep_free(const ImageSlot& slot);
   void keep_none(RecordId record);
+  // Of a sealed image; that it is new, or was read, now; and of the `count` that were demoted last.
+  void keep_use(RecordId record, const mem::KeptUse& use);
+  void keep_new(RecordId record);
+  void keep_read(RecordId record);
+  void keep_demoted(std::size_t count);
+  void adopt_use(RecordId record, const mem::KeptUse& use);
   RecordId victim();
 
   mem::Pool& pool_;

@@ -53,10 +53,20 @@ inline void Images::retain(RecordId record, const Residency::Listed& share) {
     return;
   }
   c.was_read = false;
-  table_.hot(record).minute = minute_;
+  HotRecord& h = table_.hot(record);
+  const EvictionClass was = c.eviction;
+  const bool new_minute = h.minute != minute_;
+  h.minute = minute_;
+  std::size_t demoted = 0;
   // Demoted one by one, so that the line of the next one comes while others are dealt with.
-  if (c.total_units <= share.units) return table_.retain(record, share, kDemoted);
-  table_.renew(record, EvictionClass::kProbationary);
+  if (c.total_units <= share.units)
+    demoted = table_.retain(record, share, kDemoted);
+  else
+    table_.renew(record, EvictionClass::kProbationary);
+  if (kept_ == nullptr) return;
+  // A read of what is retained already writes there once a minute at most.
+  if (new_minute || c.eviction != was) keep_read(record);
+  if (demoted > 0) keep_demoted(demoted);
 }
 
 inline void Images::unpin_one(RecordId record, Use use, const Residency::Listed& share) {

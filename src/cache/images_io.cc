@@ -70,6 +70,7 @@ void Images::load_done(RecordId record) {
   if (c.pins > 0) stats_.pinned += bytes(record);
   if (kept_ != nullptr)
     for (std::uint16_t s = 0; s < shards(record); ++s) keep_sealed(slot_of(record, ShardId(s)));
+  if (kept_ != nullptr) keep_new(record);
   table_.push_recent(record);
   --stats_.loading;
   ++stats_.sealed;

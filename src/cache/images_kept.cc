@@ -1,4 +1,6 @@
 // What of the images is written to kept memory, and what an earlier life left there.
+#include <limits>
+
 #include "base/check.h"
 #include "base/fault.h"
 #include "cache/images.h"
@@ -6,6 +8,17 @@
 #include "mem/kept_table.h"
 
 namespace orbitkv::cache {
+namespace {
+
+constexpr EvictionClass class_in(mem::KeptClass kept) {
+  switch (kept) {
+    case mem::KeptClass::kReclaimable: return EvictionClass::kReclaimable;
+    case mem::KeptClass::kRetained: return EvictionClass::kRetained;
+    default: return EvictionClass::kProbationary;
+  }
+}
+
+}  // namespace
 
 mem::KeptAt Images::kept_at(const ImageSlot& slot) const {
   if (slot.further != 0) return {mem::KeptRegion::kFurther, slot.further - 1};
@@ -42,6 +55,27 @@ void Images::keep_none(RecordId record) {
   for (std::uint32_t i = table_.cold(record).further; i != 0; i = further_.at(i).next) keep_free({record, i});
 }
 
+void Images::keep_use(RecordId record, const mem::KeptUse& use) {
+  kept_->note_use(record.value, use);
+}
+
+void Images::keep_new(RecordId record) {
+  const bool asked = table_.class_of(record) != EvictionClass::kReclaimable;
+  keep_use(record, {asked ? mem::KeptClass::kProbationary : mem::KeptClass::kReclaimable, minute_});
+}
+
+void Images::keep_read(RecordId record) {
+  const bool retained = table_.class_of(record) == EvictionClass::kRetained;
+  keep_use(record, {retained ? mem::KeptClass::kRetained : mem::KeptClass::kDemoted, minute_});
+}
+
+// The last one is the most recent of the lower class. The minute is not that of its last use: it would
+// stand behind all that has come to that class since.
+void Images::keep_demoted(std::size_t count) {
+  RecordId record = table_.most_recent(EvictionClass::kProbationary);
+  for (; count > 0; --count, record = table_.less_recent(record)) keep_read(record);
+}
+
 void Images::note_device(RecordId record) {
   if (kept_ == nullptr) return;
   for (std::uint16_t s = 0; s < shards(record); ++s) keep_lent(slot_of(record, ShardId(s)), {});
@@ -67,7 +101,6 @@ RecordId Images::adopt(std::span<const mem::KeptSlot> slots, NamespaceIndex name
     return kNoRecord;
   }
   table_.hot(record).shards = static_cast<std::uint8_t>(slots.size());
-  table_.hot(record).minute = minute_;
   ByteCount bytes;
   for (std::size_t s = slots.size(); s-- > 0;) {
     const mem::KeptImage& from = slots[s].slot;
@@ -82,9 +115,26 @@ RecordId Images::adopt(std::span<const mem::KeptSlot> slots, NamespaceIndex name
   taken_extents_.clear();
   step(table_.hot(record).state, ImageEvent::kLanded);
   table_.cold(record).total_units = units(bytes);
-  table_.push_recent(record);
+  adopt_use(record, first.use);
   ++stats_.sealed;
   return record;
+}
+
+void Images::adopt_use(RecordId record, const mem::KeptUse& use) {
+  table_.hot(record).minute = use.minute;
+  const Residency::Listed most = share();
+  EvictionClass as = class_in(use.eviction);
+  const bool too_large = as == EvictionClass::kRetained && table_.cold(record).total_units > most.units;
+  if (too_large) as = EvictionClass::kProbationary;
+  table_.set_class(record, as);
+  table_.push_recent(record);
+  const std::size_t demoted =
+      as == EvictionClass::kRetained ? table_.demote(most, std::numeric_limits<std::size_t>::max()) : 0;
+  if (kept_ == nullptr) return;
+  mem::KeptClass kept = too_large ? mem::KeptClass::kDemoted : use.eviction;
+  if (kept == mem::KeptClass::kUnknown) kept = mem::KeptClass::kProbationary;
+  keep_use(record, {kept, use.minute});
+  keep_demoted(demoted);
 }
 
 }  // namespace orbitkv::cache

@@ -342,13 +342,19 @@ inline void Residency::demote_last() {
   to.listed.units += c.total_units;
 }
 
-void Residency::demote(const Listed& share, std::size_t most) {
-  for (; most > 0 && beyond(share); --most) demote_last();
+inline std::size_t Residency::demote_beyond(const Listed& share, std::size_t most) {
+  std::size_t demoted = 0;
+  for (; demoted < most && beyond(share); ++demoted) demote_last();
+  return demoted;
 }
 
-void Residency::retain(RecordId record, const Listed& share, std::size_t most) {
+std::size_t Residency::demote(const Listed& share, std::size_t most) {
+  return demote_beyond(share, most);
+}
+
+std::size_t Residency::retain(RecordId record, const Listed& share, std::size_t most) {
   renew_as(record.value, EvictionClass::kRetained);
-  for (; most > 0 && beyond(share); --most) demote_last();
+  return demote_beyond(share, most);
 }
 
 }  // namespace orbitkv::cache

@@ -126,16 +126,15 @@ class Residency {
     std::uint64_t units = 0;
   };
   // The least recent retained ones become the most recent probationary ones, `most` of them, until
-  // what is retained is no more than `share` in either.
-  void demote(const Listed& share, std::size_t most);
+  // what is retained is no more than `share` in either. Returns how many.
+  std::size_t demote(const Listed& share, std::size_t most);
   // renew() as retained, and demote() where that is too many.
-  void retain(RecordId record, const Listed& share, std::size_t most);
+  std::size_t retain(RecordId record, const Listed& share, std::size_t most);
   RecordId least_recent() const;  // of all
+  RecordId most_recent(EvictionClass of) const { return link_of(list(of).head); }
   // Who would go after it; kNoRecord: it is the last one.
-  RecordId more_recent(RecordId record) const {
-    const std::uint32_t prev = cold_[record.value].prev;
-    return prev == kNoLink ? kNoRecord : RecordId(prev);
-  }
+  RecordId more_recent(RecordId record) const { return link_of(cold_[record.value].prev); }
+  RecordId less_recent(RecordId record) const { return link_of(cold_[record.value].next); }
   const Listed& listed(EvictionClass of) const { return list(of).listed; }
 
   // The cursor of a list parts it: what lies behind it, to the tail, has been considered. A
@@ -173,6 +172,7 @@ class Residency {
     std::uint32_t cursor = kNoLink;  // the most recent one that is considered; kNoLink: none is
     Listed listed;
   };
+  static RecordId link_of(std::uint32_t link) { return link == kNoLink ? kNoRecord : RecordId(link); }
   List& list(EvictionClass of) { return lists_[static_cast<std::size_t>(of)]; }
   const List& list(EvictionClass of) const { return lists_[static_cast<std::size_t>(of)]; }
   std::uint32_t unconsidered(const List& list) const {
@@ -192,6 +192,7 @@ class Residency {
   void renew_as(std::uint32_t record, EvictionClass as);
   bool beyond(const Listed& share) const;
   void demote_last();
+  std::size_t demote_beyond(const Listed& share, std::size_t most);
   void forget_considered(List& in, std::uint32_t record);
   std::uint64_t hash_key(std::uint64_t mix, const BlockHash& hash) const;
   std::uint64_t hash_of(const BlockKey& key) const;

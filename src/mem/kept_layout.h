@@ -24,7 +24,7 @@ struct KeptTable::Header {
   std::array<Word, 2> allocations;
   alignas(64) std::array<Word, kRegions> high_water;
 };
-static_assert(sizeof(std::atomic<std::uint64_t>) == 8);
+static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && sizeof(std::atomic<std::uint32_t>) == 4);
 
 namespace kept {
 
@@ -44,6 +44,7 @@ inline constexpr std::uint64_t kNamesAt =
 inline constexpr std::uint64_t kRecordsAt =
     (kNamesAt + std::uint64_t{limits::kNamespaces} * kNameWords * 8 + 4095) / 4096 * 4096;
 inline constexpr std::uint64_t kRecordBytes = KeptTable::kRecordWords * 8;
+inline constexpr std::uint64_t kUseBytes = 4;  // one for each record of kFirst, behind all records
 
 template <std::size_t n>
 std::uint64_t check_of(const std::array<std::uint64_t, n>& words, std::uint64_t id, std::uint64_t what) {

@@ -16,8 +16,9 @@ constexpr std::uint64_t kStepsPerSign = 1 << 20;  // records that are read, or c
 
 class Scan {
  public:
-  Scan(const KeptTable& table, std::vector<KeptMemory>& memories, const std::function<void()>& goes_on)
-      : table_(table), memories_(memories), goes_on_(goes_on) {}
+  Scan(const KeptTable& table, std::vector<KeptMemory>& memories, const std::function<void()>& goes_on,
+       TimePoint now)
+      : table_(table), memories_(memories), goes_on_(goes_on), minutes_(now.ns / seconds(60).ns) {}
   Result<KeptPool> run(std::uint32_t unit);
 
  private:
@@ -42,6 +43,16 @@ class Scan {
   void drop_bad();
   void keep_complete();
   void keep_named();
+  std::uint16_t minutes_since(std::uint16_t minute) const {
+    return static_cast<std::uint16_t>(minutes_ - minute);
+  }
+  void settle_use(KeptUse& use) const;
+  struct Rank {
+    std::uint32_t when = 0;
+    std::uint32_t first = 0;  // of pool_.images
+    std::uint64_t revision = 0;
+  };
+  Rank rank_of(const KeptImage& image) const;
   void order();
   void set_used();
   static std::uint32_t footprint(const KeptPlace& place) {
@@ -51,6 +62,7 @@ class Scan {
   const KeptTable& table_;
   std::vector<KeptMemory>& memories_;
   const std::function<void()>& goes_on_;
+  const std::int64_t minutes_;  // whole ones of the clock
   std::uint64_t steps_ = 0;
   KeptPool pool_;
   std::vector<std::pair<SlabId, SlabSlot>> by_name_;  // ascending
@@ -228,22 +240,38 @@ void Scan::keep_named() {
   });
 }
 
-// Revisions rise with time, so the oldest image is the first to be evicted.
+// What cannot be, or is not known, is as if it were used just now: no image is dropped before its age.
+void Scan::settle_use(KeptUse& use) const {
+  const bool known = use.eviction != KeptClass::kUnknown && minutes_since(use.minute) <= minutes_;
+  if (!known) use.minute = static_cast<std::uint16_t>(minutes_);
+}
+
+// Where it stands among the others, from the first to go: class, age, and of a minute what is new before
+// what was read. Revisions rise with time, so the oldest of these goes first; but a read ends at the head
+// of its prefix, which was saved first and outlives the rest.
+Scan::Rank Scan::rank_of(const KeptImage& image) const {
+  const bool retained = image.use.eviction == KeptClass::kRetained;
+  const bool read = retained || image.use.eviction == KeptClass::kDemoted;
+  const std::uint32_t in = retained ? 2 : image.use.eviction == KeptClass::kReclaimable ? 0 : 1;
+  const std::uint32_t minutes_left = 0xFFFFu - minutes_since(image.use.minute);  // until the clock wraps
+  const std::uint64_t revision = image.revision.value;
+  return {in << 17 | minutes_left << 1 | (read ? 1 : 0), 0, read ? ~revision : revision};
+}
+
 void Scan::order() {
-  struct Age {
-    std::uint64_t revision = 0;
-    std::uint32_t first = 0;
-  };
-  std::vector<Age> ages;
-  ages.reserve(pool_.images.size());
-  for (std::size_t i = 0; i < pool_.images.size(); i += pool_.images[i].slot.shards)
-    ages.push_back({pool_.images[i].slot.revision.value, static_cast<std::uint32_t>(i)});
-  std::sort(ages.begin(), ages.end(), [this](const Age& x, const Age& y) {
+  std::vector<Rank> ranks;
+  ranks.reserve(pool_.images.size());
+  for (std::size_t i = 0; i < pool_.images.size(); i += pool_.images[i].slot.shards) {
+    settle_use(pool_.images[i].slot.use);
+    ranks.push_back(rank_of(pool_.images[i].slot));
+    ranks.back().first = static_cast<std::uint32_t>(i);
+  }
+  std::sort(ranks.begin(), ranks.end(), [this](const Rank& x, const Rank& y) {
     step();
-    return x.revision < y.revision;
+    return std::tie(x.when, x.revision) < std::tie(y.when, y.revision);
   });
-  pool_.oldest_first.reserve(ages.size());
-  for (const Age& age : ages) pool_.oldest_first.push_back(age.first);
+  pool_.oldest_first.reserve(ranks.size());
+  for (const Rank& rank : ranks) pool_.oldest_first.push_back(rank.first);
 }
 
 void Scan::set_used() {
@@ -283,8 +311,8 @@ Result<KeptPool> Scan::run(std::uint32_t unit) {
 }  // namespace
 
 Result<KeptPool> scan_kept(const KeptTable& table, std::vector<KeptMemory>& memories, std::uint32_t unit,
-                           const std::function<void()>& goes_on) {
-  return Scan(table, memories, goes_on).run(unit);
+                           const std::function<void()>& goes_on, TimePoint now) {
+  return Scan(table, memories, goes_on, now).run(unit);
 }
 
 }  // namespace orbitkv::mem

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/time.h"
 #include "base/unique_fd.h"
 #include "mem/extent_allocator.h"
 #include "mem/kept_table.h"
@@ -61,8 +62,10 @@ struct KeptPool {
   std::vector<KeptRetired> retired;  // gone, or about to go, and perhaps mapped by others
   DeviceFiles device_files;
   std::vector<Image> images;
-  std::vector<std::uint32_t> oldest_first;  // of each image its first slot, in `images`
-  std::vector<Lent> lent;                   // by somebody whose end is not known
+  // Of each image its first slot, in `images`, in the order of eviction: by class (unknown as
+  // probationary), then by minute, then as they were saved, those that were read the other way round.
+  std::vector<std::uint32_t> oldest_first;
+  std::vector<Lent> lent;  // by somebody whose end is not known
   Counts counts;
 };
 
@@ -83,7 +86,9 @@ struct KeptMemory {
 
 // Takes of `memories` what the pool uses. `unit`: of the new pool's extents. kReject: the table
 // says nothing that could be gone on with. `goes_on` is called as it comes forward: well within a second.
+// `now`: an image of which the class is not known, or a minute from before the clock began, counts as used
+// then.
 Result<KeptPool> scan_kept(const KeptTable& table, std::vector<KeptMemory>& memories, std::uint32_t unit,
-                           const std::function<void()>& goes_on = {});
+                           const std::function<void()>& goes_on = {}, TimePoint now = monotonic_now());
 
 }  // namespace orbitkv::mem

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <utility>
@@ -42,8 +43,15 @@ class Scanned : public ::testing::Test {
   }
   void seal(const KeptImage& image) { table_.seal({KeptRegion::kFirst, next_++}, image); }
   void lend(const KeptLent& lent) { table_.lend({KeptRegion::kFirst, next_++}, lent); }
-  KeptPool scan(std::uint32_t unit = 64) {
-    auto out = scan_kept(table_, memories_, unit);
+  static TimePoint minute(std::int64_t n) { return TimePoint{} + seconds(60 * n + 59); }
+  void use(std::uint64_t revision, KeptUse use) {
+    KeptImage one = image(10, revision * 4096);
+    one.revision = AllocationId(revision);
+    seal(one);
+    table_.note_use(next_ - 1, use);
+  }
+  KeptPool scan(std::uint32_t unit = 64, TimePoint now = monotonic_now()) {
+    auto out = scan_kept(table_, memories_, unit, {}, now);
     EXPECT_TRUE(out.ok()) << out.error().message();
     return out.ok() ? std::move(out).value() : KeptPool{};
   }
@@ -104,6 +112,50 @@ TEST_F(Scanned, TheOldestComesFirst) {
   ASSERT_EQ(pool.oldest_first.size(), 3u);
   EXPECT_EQ(pool.images[pool.oldest_first[0]].slot.revision.value, 3u);
   EXPECT_EQ(pool.images[pool.oldest_first[2]].slot.revision.value, 9u);
+}
+
+// By class, then by minute, then by revision: what was read goes from the end of its prefix.
+TEST_F(Scanned, TheOrderIsThatOfEviction) {
+  struct Use {
+    KeptClass eviction;
+    int minute;
+    std::uint64_t revision;
+  };
+  constexpr auto kReclaimable = KeptClass::kReclaimable, kNew = KeptClass::kProbationary,
+                 kRetained = KeptClass::kRetained, kDemoted = KeptClass::kDemoted,
+                 kUnknown = KeptClass::kUnknown;
+  constexpr int kNow = 2 * 65536 + 10;  // the minutes wrap in between
+  const std::vector<Use> expected{
+      {kReclaimable, kNow - 1, 9}, {kReclaimable, kNow, 2},   {kNew, kNow - 60000, 8},
+      {kNew, kNow - 11, 3},        {kNew, kNow - 11, 7},      {kDemoted, kNow - 11, 14},
+      {kDemoted, kNow - 11, 6},    {kNew, kNow - 10, 1},      {kUnknown, kNow - 500, 12},
+      {kDemoted, kNow, 13},        {kRetained, kNow - 3, 11}, {kRetained, kNow - 3, 10},
+      {kRetained, kNow, 4}};
+  std::vector<Use> shuffled = expected;
+  std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937_64(3));
+  for (const Use& each : shuffled)
+    use(each.revision, {each.eviction, static_cast<std::uint16_t>(each.minute)});
+  const KeptPool pool = scan(64, minute(kNow));
+  ASSERT_EQ(pool.oldest_first.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const KeptImage& image = pool.images[pool.oldest_first[i]].slot;
+    EXPECT_EQ(image.revision.value, expected[i].revision) << i;
+    const int when = expected[i].eviction == kUnknown ? kNow : expected[i].minute;
+    EXPECT_EQ(image.use.minute, static_cast<std::uint16_t>(when)) << i;
+  }
+}
+
+// No image is older than the clock: that would be one of a moment to come, or damage.
+TEST_F(Scanned, AMinuteFromBeforeTheClockBeganIsNow) {
+  use(1, {KeptClass::kProbationary, 0});
+  use(2, {KeptClass::kProbationary, 8});
+  use(3, {KeptClass::kProbationary, 0x8003});
+  use(4, {KeptClass::kProbationary, 3});
+  const KeptPool pool = scan(64, minute(7));
+  std::vector<std::pair<std::uint64_t, int>> found;
+  for (const std::uint32_t i : pool.oldest_first)
+    found.emplace_back(pool.images[i].slot.revision.value, pool.images[i].slot.use.minute);
+  EXPECT_EQ(found, (std::vector<std::pair<std::uint64_t, int>>{{1, 0}, {4, 3}, {2, 7}, {3, 7}}));
 }
 
 TEST_F(Scanned, OutOfBoundsIsAbsent) {
@@ -263,6 +315,8 @@ TEST_F(Scanned, HostileRecordsNeverMakeABadPool) {
       one.shards = static_cast<std::uint16_t>(random() % 8 == 0 ? random() : 1 + random() % 2);
       one.shard = ShardId(static_cast<std::uint16_t>(random() % 8 == 0 ? random() : random() % 2));
       random() % 8 == 0 ? table_.lend(at, lent(name, offset, bytes)) : table_.seal(at, one);
+      if (random() % 2 == 0)
+        table_.note_use(i, {static_cast<KeptClass>(random()), static_cast<std::uint16_t>(random())});
     }
     const KeptPool pool = scan();
     for (const KeptPool::Slab& slab : pool.slabs) {

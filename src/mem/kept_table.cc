@@ -32,8 +32,15 @@ constexpr std::uint8_t kLentTag = 0x5A, kSealedTag = 0xA5;
 std::uint64_t records_of(const KeptTable::Shape& shape) {
   return std::uint64_t{shape.first} + shape.further + shape.pending;
 }
-std::uint64_t bytes_of(const KeptTable::Shape& shape) {
-  return (kRecordsAt + records_of(shape) * kRecordBytes + 4095) / 4096 * 4096;
+std::uint64_t uses_at(const KeptTable::Shape& shape) {
+  return (kRecordsAt + records_of(shape) * kRecordBytes + 63) / 64 * 64;
+}
+bool has_uses(std::uint64_t format) {
+  return format >= 3;
+}
+std::uint64_t bytes_of(const KeptTable::Shape& shape, std::uint64_t format) {
+  const std::uint64_t uses = has_uses(format) ? std::uint64_t{shape.first} * kUseBytes : 0;
+  return (uses_at(shape) + uses + 4095) / 4096 * 4096;
 }
 
 std::uint64_t random_word() {
@@ -59,12 +66,13 @@ std::uint64_t head_check(const Head& head) {
 Result<KeptTable> KeptTable::create(const Shape& shape) {
   UniqueFd fd(::memfd_create("orbitkv-kept", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return errno_error("cannot make kept memory (memfd_create)");
-  const std::uint64_t bytes = bytes_of(shape);
+  const std::uint64_t bytes = bytes_of(shape, kKeptFormat);
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return errno_error("cannot size kept memory");
   if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return errno_error("cannot seal the size of kept memory");
   KeptTable table;
   ORBITKV_RETURN_IF_ERROR(table.map(std::move(fd), bytes));
   table.shape_ = shape;
+  table.uses_ = reinterpret_cast<UseWord*>(table.base_ + uses_at(shape));
   table.id_ = random_word();
   Header& header = table.header();
   header.head = {kMagic,     kKeptFormat, table.id_,     shape.pool,   bytes,
@@ -86,12 +94,14 @@ Result<KeptTable> KeptTable::open(UniqueFd fd) {
   const Header& header = table.header();
   const Header::Head head = header.head;
   if (head.magic != kMagic) return reject("the kept memory is of something else");
-  if (head.format != kKeptFormat)
-    return reject(format_text("the kept memory has format %llu, this Manager reads format %u",
-                              static_cast<unsigned long long>(head.format), kKeptFormat));
+  if (head.format < kKeptFormatFrom || head.format > kKeptFormat)
+    return reject(format_text("the kept memory has format %llu, this Manager reads formats %u to %u",
+                              static_cast<unsigned long long>(head.format), kKeptFormatFrom, kKeptFormat));
   table.shape_ = {head.pool, head.unit, head.first, head.further, head.pending};
-  if (header.head_check != head_check(head) || head.bytes != bytes || bytes_of(table.shape_) != bytes)
+  if (header.head_check != head_check(head) || head.bytes != bytes ||
+      bytes_of(table.shape_, head.format) != bytes)
     return reject("the head of the kept memory does not verify");
+  if (has_uses(head.format)) table.uses_ = reinterpret_cast<UseWord*>(table.base_ + uses_at(table.shape_));
   table.id_ = head.id;
   const std::uint64_t complete = header.complete.load(std::memory_order_acquire);
   if (complete == table.complete_word(false))
@@ -122,6 +132,7 @@ KeptTable& KeptTable::operator=(KeptTable&& other) noexcept {
   base_ = std::exchange(other.base_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
   shape_ = other.shape_;
+  uses_ = std::exchange(other.uses_, nullptr);
   id_ = other.id_;
   allocations_ = other.allocations_;
   high_water_ = other.high_water_;
@@ -195,7 +206,16 @@ void KeptTable::seal(KeptAt at, const KeptImage& image) {
   words[7] = image.place.bytes.value / kUnit | image.place.offset / kUnit << 32;
   words[8] = image.digest;
   words[9] = image.revision.value;
+  if (at.region == KeptRegion::kFirst) note_use(at.index, {});
   write(at, words, kSealedTag);
+}
+
+KeptUse KeptTable::use_of(KeptAt at) const {
+  if (uses_ == nullptr || at.region != KeptRegion::kFirst) return {};
+  const std::uint32_t word = uses_[at.index].load(std::memory_order_relaxed);
+  const bool known = (word & kUseClass) < static_cast<std::uint32_t>(KeptClass::kCount);
+  return {known ? static_cast<KeptClass>(word & kUseClass) : KeptClass::kUnknown,
+          static_cast<std::uint16_t>(word >> kUseMinute)};
 }
 
 void KeptTable::free(KeptAt at) {
@@ -223,6 +243,7 @@ KeptTable::Found KeptTable::read(KeptAt at, KeptLent& lent, KeptImage& image) co
   image.group = GroupId(static_cast<std::uint16_t>(words[5] >> 32));
   image.shard = ShardId(static_cast<std::uint16_t>(words[5] >> 48));
   image.shards = static_cast<std::uint16_t>(words[6] >> 32);
+  image.use = use_of(at);
   image.place = place;
   image.digest = words[8];
   image.revision = AllocationId(words[9]);

@@ -1,9 +1,9 @@
 // What of a pool outlives the Manager's process, in one sealed memfd: marks, the slabs, the
-// namespaces, and a record for each slot of a block image, lent or sealed. Written by the core
-// thread as it goes, read by the next life of the Manager (kept_scan.h). A writer that is killed
-// at any instruction leaves each record absent, or whole: its seal goes first and comes last.
-// Order of the callers: a record is lent before anyone may copy into its extent, and free before
-// the extent may be lent again. Never grows, never lies in an engine's reach; no payload.
+// namespaces, a record for each slot of a block image, lent or sealed, and how images are used.
+// Written by the core thread as it goes, read by the next life of the Manager (kept_scan.h). A writer that is
+// killed at any instruction leaves each record absent, or whole: its seal goes first and comes last. Order of
+// the callers: a record is lent before anyone may copy into its extent, and free before the extent may be
+// lent again. Never grows, never lies in an engine's reach; no payload.
 #pragma once
 
 #include <array>
@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "base/ids.h"
 #include "base/limits.h"
 #include "base/result.h"
@@ -24,7 +25,8 @@
 
 namespace orbitkv::mem {
 
-inline constexpr std::uint32_t kKeptFormat = 2;
+// What is written, and the oldest that is read: one of format 2 says nothing of how images are used.
+inline constexpr std::uint32_t kKeptFormat = 3, kKeptFormatFrom = 2;
 
 // Where a record stands: the slot of shard 0 by its image, the others by theirs, and extents
 // that an earlier life had lent and whose end is not known.
@@ -39,6 +41,21 @@ struct KeptPlace {
   std::uint64_t offset = 0;
   ByteCount bytes;  // multiples of 64, as offset is
 };
+// How an image is used, for the order of eviction. It stands beside the records: a change of it is one
+// store that can make no block unreadable, and damage to it makes a wrong place in that order and nothing
+// else. Many lie in a line, for a read changes those of a whole prefix.
+enum class KeptClass : std::uint8_t {
+  kUnknown,
+  kReclaimable,
+  kProbationary,  // new
+  kRetained,
+  kDemoted,  // probationary: read, and beyond the share
+  kCount,
+};
+struct KeptUse {
+  KeptClass eviction = KeptClass::kUnknown;
+  std::uint16_t minute = 0;  // of CLOCK_MONOTONIC, in which it came to its class or was used last; wraps
+};
 struct KeptImage {
   std::array<std::byte, 32> hash{};
   NamespaceIndex name_space;
@@ -48,6 +65,7 @@ struct KeptImage {
   KeptPlace place;
   std::uint64_t digest = 0;
   AllocationId revision;
+  KeptUse use;  // of shard 0, as it was read; seal() begins without
 };
 // Who may copy into a lent extent; operation 0: a device of the Manager's.
 struct KeptWriter {
@@ -144,6 +162,13 @@ class KeptTable {
   // ---- records ----
   void lend(KeptAt at, const KeptLent& lent);
   void seal(KeptAt at, const KeptImage& image);
+  // Of a sealed image, by its record of kFirst.
+  void note_use(std::uint32_t image, KeptUse use) {
+    ORBITKV_CHECK(uses_ != nullptr && image < shape_.first, "no such image in kept memory");
+    uses_[image].store(
+        std::uint32_t{static_cast<std::uint8_t>(use.eviction)} | std::uint32_t{use.minute} << kUseMinute,
+        std::memory_order_relaxed);
+  }
   void free(KeptAt at);
 
   enum class Found : std::uint8_t { kFree, kLent, kSealed, kWrongSealed, kWrong };
@@ -160,6 +185,8 @@ class KeptTable {
   enum class Mark : std::uint8_t { kComplete, kName, kWanted, kAllocations, kHighWater };
   using Words = std::array<std::uint64_t, kRecordWords>;
   using Word = std::atomic<std::uint64_t>;
+  using UseWord = std::atomic<std::uint32_t>;  // class, and minute above it
+  static constexpr std::uint32_t kUseClass = 0xFFFF, kUseMinute = 16;
   struct Header;
   KeptTable() = default;
   Status map(UniqueFd fd, std::uint64_t bytes);
@@ -184,12 +211,14 @@ class KeptTable {
   void raise_high_water(KeptAt at);
   void write(KeptAt at, const Words& words, std::uint8_t tag);
   std::uint64_t sealed_word(KeptAt at, const Words& words, std::uint8_t tag) const;
+  KeptUse use_of(KeptAt at) const;
 
   UniqueFd fd_;
   std::byte* base_ = nullptr;
   std::uint64_t bytes_ = 0;
   Shape shape_;
-  std::uint64_t id_ = 0;  // of this table: a record of another never verifies
+  UseWord* uses_ = nullptr;  // nullptr: of a format that has none
+  std::uint64_t id_ = 0;     // of this table: a record of another never verifies
   std::uint64_t allocations_ = 0;
   std::array<std::uint32_t, kRegions> high_water_{};
   std::array<Epoch, limits::kSessions> epochs_{};

@@ -12,6 +12,8 @@
 #include <random>
 #include <utility>
 
+#include "base/checksum.h"
+#include "mem/kept_layout.h"
 #include "mem/kept_table_test.h"
 
 namespace orbitkv::mem {
@@ -132,6 +134,108 @@ TEST(KeptTable, ARecordMovesFromLentToSealedToFree) {
   EXPECT_EQ(read(table, at).found, Found::kFree);
 }
 
+// Of a sealed image all but its seal, which is of this table alone, and its use behind the records.
+TEST(KeptTable, ASealedImageHasTheseWords) {
+  KeptTable table = fresh({1, 64, 2, 0, 0});
+  Raw raw(table);
+  const std::size_t record = raw.size() - 512 + KeptTable::kRecordWords, uses = raw.size() - 512 + 24;
+  KeptImage image;
+  for (std::size_t i = 0; i < image.hash.size(); ++i) image.hash[i] = static_cast<std::byte>(i);
+  image.name_space = NamespaceIndex(0x102);
+  image.group = GroupId(0x304);
+  image.shard = ShardId(5);
+  image.shards = 6;
+  image.place = {SlabId(0x0708090A), 0x100 * 64, ByteCount(0x20 * 64)};
+  image.digest = 0x1122334455667788;
+  image.revision = AllocationId(0x99);
+  table.seal({KeptRegion::kFirst, 1}, image);
+  const std::array<std::uint64_t, KeptTable::kRecordWords - 1> words{
+      0x0706050403020100,       0x0F0E0D0C0B0A0908, 0x1716151413121110,
+      0x1F1E1D1C1B1A1918,       0x0005030400000102, 0x00000006'0708090A,
+      0x100ull << 32 | 0x20ull, 0x1122334455667788, 0x99};
+  for (std::size_t i = 0; i < words.size(); ++i) EXPECT_EQ(raw[record + 1 + i], words[i]) << i + 1;
+  EXPECT_EQ(raw[uses], 0u);
+  table.note_use(1, {KeptClass::kRetained, 0xBCDE});
+  EXPECT_EQ(raw[uses], 0xBCDE0003'00000000u);
+  table.note_use(0, {KeptClass::kReclaimable, 1});
+  EXPECT_EQ(raw[uses], 0xBCDE0003'00010001u);
+}
+
+TEST(KeptTable, TheUseOfAnImageChangesWithoutItsRecord) {
+  KeptTable table = fresh({1, 64, 1, 0, 0});
+  Raw raw(table);
+  const std::size_t record = raw.size() - 512;
+  table.seal({}, image_of(7));
+  EXPECT_EQ(read(table, {}).image.use.eviction, KeptClass::kUnknown) << "until it is noted";
+  const std::uint64_t seal = raw[record];
+  for (const auto eviction :
+       {KeptClass::kReclaimable, KeptClass::kProbationary, KeptClass::kRetained, KeptClass::kDemoted}) {
+    for (const int minute : {0, 1, 0x7FFF, 0xFFFF}) {
+      table.note_use(0, {eviction, static_cast<std::uint16_t>(minute)});
+      const Read got = read(table, {});
+      ASSERT_EQ(got.found, Found::kSealed);
+      EXPECT_TRUE(same(got.image, image_of(7)));
+      EXPECT_EQ(got.image.use.eviction, eviction);
+      EXPECT_EQ(got.image.use.minute, minute);
+    }
+  }
+  EXPECT_EQ(raw[record], seal);
+  table.seal({}, image_of(8));
+  EXPECT_EQ(read(table, {}).image.use.eviction, KeptClass::kUnknown) << "of another image";
+}
+
+// Whatever stands there: the image is what it was.
+TEST(KeptTable, AClassThatThereIsNotIsUnknown) {
+  KeptTable table = fresh({1, 64, 1, 0, 0});
+  Raw raw(table);
+  const std::size_t uses = raw.size() - 512 + 16;
+  table.seal({}, image_of(7));
+  table.note_use(0, {KeptClass::kRetained, 5});
+  ASSERT_EQ(raw[uses], 0x50003u);
+  for (std::uint64_t eviction = 0; eviction < 0x10000; ++eviction) {
+    raw[uses] = 0x50000 | eviction;
+    const Read got = read(table, {});
+    ASSERT_EQ(got.found, Found::kSealed);
+    ASSERT_TRUE(same(got.image, image_of(7)));
+    ASSERT_EQ(got.image.use.eviction, eviction < 5 ? static_cast<KeptClass>(eviction) : KeptClass::kUnknown);
+  }
+}
+
+// One of format 2 ends where the uses would begin.
+TEST(KeptTable, ATableOfTheFormatBeforeIsReadWithoutUses) {
+  KeptTable table = fresh({1, 64, 2000, 0, 0});
+  table.seal({}, image_of(7));
+  table.note_use(0, {KeptClass::kRetained, 5});
+  table.set_complete();
+  Raw raw(table);
+  const std::uint64_t shorter = (kept::kRecordsAt + 2000 * kept::kRecordBytes + 4095) / 4096 * 4096;
+  ASSERT_LT(shorter, raw.size() * 8);
+  const auto as_format = [&](std::uint64_t format, std::uint64_t bytes) {
+    UniqueFd fd(::memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    raw[1] = format;
+    raw[4] = bytes;
+    raw[7] = checksum::check(checksum::raw({reinterpret_cast<const std::byte*>(&raw[0]), 56}), raw[2], 56);
+    EXPECT_EQ(::write(fd.get(), &raw[0], bytes), static_cast<ssize_t>(bytes));
+    EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL), 0);
+    return KeptTable::open(std::move(fd));
+  };
+  for (const std::uint64_t format : {2, 3}) {
+    const auto opened = as_format(format, format == 2 ? shorter : raw.size() * 8);
+    ASSERT_TRUE(opened.ok()) << opened.error().message();
+    const Read got = read(*opened, {});
+    EXPECT_EQ(got.found, Found::kSealed);
+    EXPECT_TRUE(same(got.image, image_of(7)));
+    EXPECT_EQ(got.image.use.eviction, format == 2 ? KeptClass::kUnknown : KeptClass::kRetained);
+  }
+  EXPECT_FALSE(as_format(2, raw.size() * 8).ok());
+  EXPECT_FALSE(as_format(3, shorter).ok()) << "its uses would lie behind its end";
+  for (const std::uint64_t format : {0, 1, 4}) {
+    const auto opened = as_format(format, raw.size() * 8);
+    ASSERT_FALSE(opened.ok());
+    EXPECT_NE(opened.error().message().find("this Manager reads formats 2 to 3"), std::string::npos);
+  }
+}
+
 // Damage to one word of a record, any word and any bit of it, never makes another record of
 // it; a lent one that does not verify is told from a sealed one.
 TEST(KeptTable, NoFlippedBitOfARecordVerifies) {
@@ -214,6 +318,7 @@ TEST(KeptTable, SigkillLeavesNoRecordHalf) {
         const KeptAt at{KeptRegion::kFirst, static_cast<std::uint32_t>(n % kRecords)};
         mine->lend(at, lent_of(n));
         mine->seal(at, image_of(n));
+        mine->note_use(at.index, {KeptClass::kRetained, static_cast<std::uint16_t>(n)});
         if (n % 3 == 0) mine->free(at);
       }
       ::_exit(1);

@@ -258,6 +258,37 @@ TEST(Keep, UpgradesByCommandAndBySignal) {
   EXPECT_EQ(kept.manager_pid(), pid) << "it serves on";
 }
 
+// What was read before is not what makes place first, though it is the oldest.
+TEST(Keep, HotBlocksStayHotOverAnUpgradeAndAKill) {
+  constexpr std::uint32_t kHot = 12, kCold = 48;
+  Kept kept({}, {"--pool-size", "32MiB"});  // of several batches of eviction
+  Engine engine({.socket = kept.manager().socket(), .shape = {}});
+  ASSERT_EQ(engine.connect().message, "");
+  ASSERT_TRUE(engine.save(0, 500, kHot).success);
+  ASSERT_EQ(engine.restore(16, 500, kHot).hits, kHot);
+  EXPECT_EQ(kept.manager().settle("eviction.retained.blocks", kHot), kHot);
+  ASSERT_TRUE(engine.save(0, 1000, kCold).success);
+  kept.manager().settle("operations", 0);
+  for (const bool upgrade : {true, false}) {
+    SCOPED_TRACE(upgrade ? "upgrade" : "kill");
+    const auto incarnation = engine.client().health().incarnation;
+    if (upgrade) {
+      ASSERT_EQ(kept.upgrade(), 0) << kept.said();
+    } else {
+      kept.kill();
+    }
+    ASSERT_TRUE(attached_again(engine, incarnation)) << kept.manager().log();
+    EXPECT_EQ(kept.manager().status()["eviction.retained.blocks"], kHot);
+    for (std::uint64_t round = 0; round < 60; ++round)
+      ASSERT_TRUE(engine.save(0, 10'000 + 100 * round, kCold).success);
+    EXPECT_GT(kept.manager().status()["evicted"], 500u);
+    EXPECT_EQ(engine.restore(0, 1000, kCold).hits, 0u);
+    const auto hot = engine.restore(16, 500, kHot);
+    EXPECT_EQ(hot.hits, kHot);
+    EXPECT_EQ(hot.wrong, 0u);
+  }
+}
+
 TEST(Keep, AnotherFormatStartsColdAndLetsGoOfAll) {
   Kept kept(Environment{{"ORBITKV_FAULT", "manager_kept_format:fail:*"}});
   Engine engine({.socket = kept.manager().socket(), .shape = {}});

@@ -26,6 +26,23 @@ TEST_F(Upgrade, ABinaryThatCannotSayWhatItCouldGoOnWithIsRefused) {
   EXPECT_EQ(kept.manager_pid(), pid) << "it serves on";
 }
 
+TEST_F(Upgrade, ABinaryOfALaterFormatIsAskedWhatItReads) {
+  const auto reading_from = [&](const std::string& from) {
+    const std::string path = directory.path() + "/from" + from;
+    std::ofstream(path) << "#!/bin/sh\ncase \"$*\" in *--can-keep*)\n"
+                        << "echo '{\"kept_format\":99999,\"kept_format_from\":" << from << "}'; exit;; esac\n"
+                        << "exec " << orbitkv_binary() << " \"$@\"\n";
+    ::chmod(path.c_str(), 0700);
+    return path;
+  };
+  EXPECT_EQ(kept.upgrade({"--binary", reading_from("99998")}), 1);
+  EXPECT_NE(kept.said().find("goes on with kept memory of formats 99998 to 99999"), std::string::npos)
+      << kept.said();
+  EXPECT_EQ(kept.manager_pid(), pid) << "it serves on";
+  EXPECT_EQ(kept.upgrade({"--binary", reading_from("1")}), 0) << kept.said();
+  expect_next_life(kBlocks);
+}
+
 TEST_F(Upgrade, ABinaryThatSaysNoEndIsEnded) {
   const std::string endless = directory.path() + "/endless", closed = directory.path() + "/closed";
   std::ofstream(endless) << "#!/bin/sh\nexec yes\n";

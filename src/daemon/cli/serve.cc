@@ -286,7 +286,8 @@ std::string format_size(ByteCount bytes) {
 
 int serve(const ServeFlags& flags, const std::vector<std::string>& arguments) {
   if (flags.can_keep) {
-    std::printf("{\"kept_format\":%u,\"keeper\":%u}\n", mem::kKeptFormat, kKeeperVersion);
+    std::printf("{\"kept_format\":%u,\"kept_format_from\":%u,\"keeper\":%u}\n", mem::kKeptFormat,
+                mem::kKeptFormatFrom, kKeeperVersion);
     return kExitDone;
   }
   auto level = parse_log_level(flags.log_level);

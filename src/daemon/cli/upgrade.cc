@@ -133,11 +133,13 @@ Status check_successor(const UpgradeFlags& flags, const Running& now) {
     return reject(path + " cannot say what it could go on with: it gave no answer to serve --can-keep" +
                   unasked);
   const auto format = can.value("kept_format", std::uint64_t{0});
-  if (format == now.format) return ok_status();
-  return reject(format_text(
-      "%s goes on with kept memory of format %llu, what is kept has format %llu; "
-      "--cold upgrades all the same, and lets go of what is kept",
-      path.c_str(), static_cast<unsigned long long>(format), static_cast<unsigned long long>(now.format)));
+  const auto from = can.value("kept_format_from", format);
+  if (from <= now.format && now.format <= format) return ok_status();
+  return reject(
+      format_text("%s goes on with kept memory of formats %llu to %llu, what is kept has format %llu; "
+                  "--cold upgrades all the same, and lets go of what is kept",
+                  path.c_str(), static_cast<unsigned long long>(from),
+                  static_cast<unsigned long long>(format), static_cast<unsigned long long>(now.format)));
 }
 
 // Whom the one that was asked for follows.
