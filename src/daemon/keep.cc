@@ -202,23 +202,22 @@ void Keep::adopt(cache::Core& core, const NameProcess& name) {
     blocks_ = core.adopt(*pool_, monotonic_now(), old_grants_->reads(), [this] { starting(); });
   }
   table_->set_complete();
+  if (pool_) fault_hit(FaultPoint::kManagerAdopted);
+  table_stored_ = put(table_name(), table_->memory());
   if (!pool_) return;
-  fault_hit(FaultPoint::kManagerAdopted);
   say_adopted();
   pool_.reset();
 }
 
 // The store may lose or delay what it is told: no life after this one may go on with what stood there
-// before this one lends. Until here the old one counts alone: who would go on where this one does not come
-// to serve is a program that may know nothing of this format.
+// before this one lends.
 void Keep::ready() {
-  table_stored_ = put(table_name(), table_->memory());
   for (mem::KeptTable& old : superseded_) old.set_superseded();
   superseded_.clear();
   for (const auto& [number, fd] : tables_) forget(name_of(kTable, number));
   tables_.clear();
-  serves_ = true;
   tick();
+  serves_ = true;
   store_->ready();
 }
 
@@ -311,7 +310,7 @@ void Keep::poll() {
 
 void Keep::tick() {
   poll();
-  if (!old_grants_ || core_ == nullptr || !serves_) return;
+  if (!old_grants_ || core_ == nullptr) return;
   store_table_again();
   old_grants_->settle(monotonic_now());
   for (const mem::KeptReader reader : old_grants_->take_read()) core_->end_kept_read(reader);

@@ -60,12 +60,12 @@ class Keep {
   mem::KeptPool* pool() { return pool_ ? &*pool_ : nullptr; }  // nullptr: a cold start
   // For the pool that was made of it: the table that the core writes to.
   Result<mem::KeptTable*> make_table(mem::Pool& pool, std::uint32_t max_blocks, std::uint32_t unit);
-  // The blocks become the core's. The new table is complete, and not stored yet. `name`: of processes whose
+  // The blocks become the core's. The new table is complete and stored. `name`: of processes whose
   // sessions are found; without it nobody's mappings are known.
   using NameProcess = std::function<OldProcess(const UniqueFd& pidfd)>;
   void adopt(cache::Core& core, const NameProcess& name = {});
   const KeptMappings& mappings() const { return mappings_; }  // of adopt()
-  // The Manager serves: from here on the new table, which is stored now, counts, and no older one.
+  // The Manager serves: from here on the new table counts, and no older one.
   void ready();
   // Engines of earlier lives are judged like those of this one; before make_table().
   void watch_stalls(const StallWatch::Options& options) { stalls_ = options; }

@@ -22,7 +22,7 @@ constexpr int kSlabsMost = 16;
 constexpr Duration kBack = milliseconds(700);  // a Manager is, and so are its engines
 constexpr std::uint64_t kRecountEvery = 1024;  // events
 constexpr std::uint64_t kKeptEvery = 16 * 1024;
-constexpr std::uint64_t kLookEvery = 16;
+constexpr std::uint64_t kLookEvery = 8;
 
 thread_local World* g_world = nullptr;
 bool on_fault_point(FaultPoint point) {
