@@ -226,18 +226,23 @@ void Scan::keep_complete() {
   pool_.images.erase(out, pool_.images.end());
 }
 
+// Of a table that was mapped just now only what images name is read.
 void Scan::keep_named() {
-  std::vector<bool> named(limits::kNamespaces);
+  enum class Name : std::uint8_t { kUnread, kNone, kKnown };
+  std::vector<Name> read(limits::kNamespaces, Name::kUnread);
   pool_.names.resize(limits::kNamespaces);
-  for (std::uint32_t i = 0; i < limits::kNamespaces; ++i) {
-    auto name = table_.name_space(NamespaceIndex(i));
-    named[i] = name.has_value();
-    if (name) pool_.names[i] = std::move(*name);
-  }
-  pool_.counts.nameless += std::erase_if(pool_.images, [&](const KeptPool::Image& each) {
-    const std::uint32_t index = each.slot.name_space.value;
-    return index >= limits::kNamespaces || !named[index];
-  });
+  const auto known = [&](NamespaceIndex index) {
+    if (index.value >= limits::kNamespaces) return false;
+    Name& found = read[index.value];
+    if (found == Name::kUnread) {
+      auto name = table_.name_space(index);
+      found = name ? Name::kKnown : Name::kNone;
+      if (name) pool_.names[index.value] = std::move(*name);
+    }
+    return found == Name::kKnown;
+  };
+  pool_.counts.nameless +=
+      std::erase_if(pool_.images, [&](const KeptPool::Image& each) { return !known(each.slot.name_space); });
 }
 
 // What cannot be, or is not known, is as if it were used just now: no image is dropped before its age.

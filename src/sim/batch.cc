@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/heap.h"
 #include "base/text.h"
 #include "sim/cells.h"
 
@@ -37,6 +38,7 @@ struct Worker {
 // Seeds from `first` on, in steps of the batch's jobs.
 [[noreturn]] void work(const Batch& batch, std::uint64_t first, int out, std::uint32_t* reached) {
   ::signal(SIGINT, SIG_IGN);  // the parent ends with the seed at hand
+  keep_heap();                // a world ends, and the next one takes as much
   std::vector<std::uint32_t> inherited(all_cells().size());
   count_reached(inherited.data());
   for (std::uint64_t seed = first; seed < batch.first + batch.count; seed += batch.jobs) {

@@ -193,7 +193,7 @@ void lean_towards(Config& config, std::size_t state) {
 
 void draw_favourite(Config& config) {
   Random random(config.seed, 0xFA70u);
-  if (random.percent(65)) lean_towards(config, state_to_meet(random.next()));
+  if (random.percent(50)) lean_towards(config, state_to_meet(random.next()));
 }
 
 }  // namespace orbitkv::sim
