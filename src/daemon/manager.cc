@@ -39,19 +39,23 @@ Result<std::unique_ptr<Manager>> Manager::create(const ServeOptions& options) {
   return started.error();
 }
 
-// Of a start that failed: an engine has seen none of it. Files go while their locks are held.
+// Of a start that failed: an engine has seen none of it. Files go while their locks are held; those of a
+// store only where there was none.
 void Manager::remove_new_paths() {
-  if (ssd_) {
+  if (ssd_ && ssd_->store().all_made()) {
     const auto ours = ssd_->store().files();
     for (const ssd::PathConfig& path : options_.ssd->store.paths) {
       struct stat status{};
       if (::lstat(path.path.c_str(), &status) != 0) continue;
       if (std::find(ours.begin(), ours.end(), ssd::Io::FileIdentity{status.st_dev, status.st_ino}) !=
           ours.end())
-        new_paths_.remove_file(path.path);
+        (void)::unlink(path.path.c_str());
     }
   }
-  if (listener_) new_paths_.remove_file(shm::lock_of(options_.socket));
+  if (listener_) {
+    listener_->remove_socket();
+    new_paths_.remove_file(shm::lock_of(options_.socket));
+  }
   listener_.reset();
   new_paths_.remove_directories();
 }

@@ -20,7 +20,6 @@ Status Manager::open_ssd() {
     say(line.c_str());
   };
   options_.ssd->admission.seed = options_.core.seed[0];
-  for (const ssd::PathConfig& path : options_.ssd->store.paths) new_paths_.note(path.path);
   // The Manager before may have writes under way: the kernel has its lock until they have ended.
   const TimePoint deadline = monotonic_now() + kStoreWithin;
   auto tier = SsdTier::open(*options_.ssd);

@@ -96,7 +96,9 @@ class Listener {
   static Result<Listener> open(const std::string& path, std::optional<int> keeper = {},
                                const UniqueFd& claim = {});
   Listener(Listener&&) noexcept = default;
-  ~Listener();  // removes the socket file only if it is still ours
+  ~Listener();  // removes the socket file
+  // Only if it is still ours; nobody else makes one there as long as the lock stands.
+  void remove_socket() const;
   int fd() const { return fd_.get(); }
   // Nothing stands at the path any more: whoever comes would find nobody.
   bool gone() const;

@@ -299,6 +299,10 @@ Status Listener::renew() {
 }
 
 Listener::~Listener() {
+  remove_socket();
+}
+
+void Listener::remove_socket() const {
   struct stat status{};
   if (!fd_.valid() || path_.empty() || ::lstat(path_.c_str(), &status) != 0) return;
   if (status.st_ino == inode_ && status.st_dev == device_) ::unlink(path_.c_str());

@@ -186,7 +186,11 @@ void Process::die() {
   const auto soon = [&] { return random.between(microseconds(5), milliseconds(3)); };
   World* world = &world_;
   world_.manager().forget_client(number_);
-  if (!saved_.empty()) std::memcpy(state_of(*memory_of_session_).data(), saved_.data(), saved_.size());
+  if (!saved_.empty()) {
+    const auto state = state_of(*memory_of_session_);
+    std::memset(state.data(), 0, state.size());  // of a record that it took since, too
+    std::memcpy(state.data(), saved_.data(), saved_.size());
+  }
   world_.manager().shelf().end_process(number_);
   // Of sessions that were closed before too: their claims may be open.
   world_.events().after(soon(), [world, number = number_] { world->manager().on_process_ended(number); });

@@ -81,8 +81,10 @@ class Opening {
   Result<OpenedPaths> run() {
     const Status done = open();
     if (done.ok()) return std::move(out_);
+    // What stands there says by now that those that were added are of its set.
+    const bool counted = writes_ && !numbers_.empty();
     for (const Candidate& candidate : candidates_)
-      if (candidate.opened.made) remove(candidate);
+      if (candidate.opened.made && !counted) remove(candidate);
     return done.error();
   }
 
@@ -91,7 +93,10 @@ class Opening {
     ORBITKV_RETURN_IF_ERROR(look());
     ORBITKV_RETURN_IF_ERROR(agree());
     for (const Candidate& candidate : candidates_) ORBITKV_RETURN_IF_ERROR(plan(candidate));
+    writes_ = true;
     for (std::size_t i = 0; i < candidates_.size(); ++i) ORBITKV_RETURN_IF_ERROR(make(i));
+    out_.all_made = std::all_of(candidates_.begin(), candidates_.end(),
+                                [](const Candidate& candidate) { return candidate.opened.made; });
     out_.max_records = max_records();
     return ok_status();
   }
@@ -113,13 +118,13 @@ class Opening {
       ORBITKV_RETURN_IF_ERROR(check_name(path));
       auto opened = io_.open(path.path, ByteCount());
       if (!opened.ok()) return opened.error();
+      candidates_.push_back({path, *opened, std::nullopt});
       const std::uint32_t alignment = std::max(opened->alignment.memory, opened->alignment.offset);
       if (alignment > kPageBytes) {
         return wrong(path, "its device wants transfers of " + std::to_string(alignment) +
                                " bytes; the store writes pages of 4096: give another device");
       }
       out_.unit = std::max(out_.unit, alignment);
-      candidates_.push_back({path, *opened, std::nullopt});
       if (opened->bytes == 0) continue;
       if (opened->bytes < kSuperblockCopies * kPageBytes) return wrong(path, kForeign);
       auto found = read_superblock(io_, opened->file);
@@ -317,6 +322,7 @@ class Opening {
   Dispatch device_;
   std::vector<Candidate> candidates_;
   std::set<std::uint32_t> numbers_;  // of the paths that hold something
+  bool writes_ = false;              // superblocks
   std::uint32_t next_number_ = 0;    // never given
   std::uint32_t last_paths_ = 0;     // of the set at the last start
   std::uint32_t set_paths_ = 0;      // now

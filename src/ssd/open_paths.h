@@ -1,7 +1,7 @@
 // The first half of open(): locks, checks, makes or grows every path and begins a new epoch
 // on all of them. Waits for the device. Never writes to what is not empty and not a store of
 // this set, and to nothing before every path has been checked. After an error files that it made are
-// gone again.
+// gone again, but for those of which another path of the store may know already.
 #pragma once
 
 #include <vector>
@@ -18,7 +18,8 @@ struct OpenedPaths {
   std::vector<SpaceDrop> drops;  // of all paths together
   std::uint32_t unit = 512;
   std::uint32_t max_records = 0;
-  std::string missing;  // that paths were not given which the last start had; empty: none
+  bool all_made = false;  // of its files none was there before
+  std::string missing;    // that paths were not given which the last start had; empty: none
 };
 // Of a new store.
 Status check_segment_size(ByteCount segment);

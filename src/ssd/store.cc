@@ -44,6 +44,7 @@ struct Store::Impl {
     state.uuid = opened.uuid;
     state.start_epoch(opened.epoch);
     missing = std::move(opened.missing);
+    all_made = opened.all_made;
     superblocks.recovered(opened.drops, state.newest_life());
     recovery = std::make_unique<Recovery>(Recovery::Parts{state, tombstones, durability, !missing.empty()},
                                           opened.drops);
@@ -64,7 +65,8 @@ struct Store::Impl {
 
   const std::uint32_t unit;
   std::string missing;  // OpenedPaths::missing
-  TimePoint names_at;   // when files are looked at again
+  bool all_made = false;
+  TimePoint names_at;  // when files are looked at again
   StoreState state;
   Tombstones tombstones;
   Durability durability;
@@ -387,6 +389,10 @@ std::vector<Io::FileIdentity> Store::files() const {
   std::vector<Io::FileIdentity> out;
   for (const Path& path : impl_->state.paths) out.push_back(impl_->state.device.identity(path.file));
   return out;
+}
+
+bool Store::all_made() const {
+  return impl_->all_made;
 }
 
 std::vector<PathStatus> Store::paths() const {

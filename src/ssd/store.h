@@ -254,6 +254,8 @@ class Store {
   ByteCount reinserted() const;  // as in stats()
   std::vector<PathStatus> paths() const;
   std::vector<Io::FileIdentity> files() const;  // all that it has locked
+  // begin_open() made all of them: there was no store.
+  bool all_made() const;
 
  private:
   struct Impl;

@@ -368,6 +368,25 @@ def test_a_start_that_is_refused_leaves_nothing_behind(tmp_path, options, says, 
         assert os.listdir(above) == [] and os.listdir(tmp_path) == ["old"]
 
 
+def test_a_path_that_a_refused_start_has_added_is_there_for_the_next(tmp_path):
+    options = ["--ssd-path", str(tmp_path / "store"), "--ssd-path", str(tmp_path / "added")]
+    options += ["--ssd-size", "256MiB", "--ssd-segment-size", "4MiB", "--pool-size", "8MiB"]
+    with manager_on(tmp_path) as manager:
+        with Engine(manager) as engine:
+            engine.save(range(ROOM))
+            manager.wait_for(lambda s: s["ssd"]["records"] == ROOM, "all blocks on SSD")
+    for _ in range(2):
+        done = subprocess.run(
+            [binary(), "serve", "--bootstrap-socket", str(tmp_path / "s"), *options],
+            capture_output=True, text=True, timeout=60, env={**os.environ, "ORBITKV_FAULT": "manager_not_ready:fail:1"},
+        )  # fmt: skip
+        assert done.returncode == 1 and "ORBITKV_FAULT" in done.stderr, done.stderr
+        assert sorted(os.listdir(tmp_path)) == ["added", "store"]
+    with ManagerProcess(pool="8MiB", extra=options[:-2]) as manager:
+        manager.wait_for(lambda s: s["ssd"]["recovered"] == ROOM, "all blocks found again")
+        assert "of which are there" not in manager.text()
+
+
 def test_a_start_that_is_refused_takes_nothing_of_another(manager, tmp_path):
     other = ["--ssd-path", str(tmp_path / "other"), "--ssd-size", "64MiB"]
     done = subprocess.run(
