@@ -25,8 +25,8 @@
 namespace orbitkv::test {
 namespace {
 
-constexpr std::uint32_t kChunk = 16;         // blocks that the witness saves and restores at once
-constexpr std::uint32_t kShare = 4;          // of the pool, as its inverse: what the witness holds
+constexpr std::uint32_t kChunk = 16;  // blocks that the witness saves and restores at once
+constexpr std::uint32_t kShare = 8;   // of the pool, as its inverse: the witness's, less than is protected
 constexpr std::uint32_t kMomentUs = 50'000;  // the end comes at any of the first ones
 constexpr int kGoesOnWithinMs = 20'000;
 constexpr std::array kWays = {"dma", "kernel", "gentle"};
