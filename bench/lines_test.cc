@@ -30,7 +30,9 @@ std::vector<std::string> lines_of(const std::string& text) {
 TEST(Lines, AreThoseOfTheFileWhateverTheirLength) {
   for (const std::size_t length : {0u, 1u, 4094u, 4095u, 4096u, 4097u, 8190u, 100'000u}) {
     const std::string line(length, 'x');
-    EXPECT_EQ(lines_of(line + "\n\n" + line + "\n"), (std::vector<std::string>{line, "", line})) << length;
+    std::string text = line;
+    text.append("\n\n").append(line).append("\n");
+    EXPECT_EQ(lines_of(text), (std::vector<std::string>{line, "", line})) << length;
     if (length == 0) continue;
     EXPECT_EQ(lines_of("a\n" + line), (std::vector<std::string>{"a", line})) << length << ", without an end";
   }

@@ -471,13 +471,19 @@ TEST(StoreDropTest, suspect_fences_writes_under_way) {
   }
 }
 
-TEST(StoreDropTest, scrub_finds_flip_and_drops) {
-  StoreBed bed;
+// With 300 blocks.
+SpaceIndex start_scrubbed(StoreBed& bed, const SpaceShape& shape) {
   bed.config.scrub_per_second = 64 * kMiB;
   bed.start();
-  const SpaceShape shape = small_shape();
   const SpaceIndex space = bed.space(shape);
   bed.write_blocks(space, shape, 1, 300);
+  return space;
+}
+
+TEST(StoreDropTest, scrub_finds_flip_and_drops) {
+  StoreBed bed;
+  const SpaceShape shape = small_shape();
+  const SpaceIndex space = start_scrubbed(bed, shape);
   ASSERT_TRUE(flip_on_disk(bed, shape, 10, 10, 1500));
   for (int i = 0; i < 3000 && bed.store().stats().scrub_errors == 0; ++i)
     bed.turn(), bed.io().advance(milliseconds(1));
@@ -489,11 +495,8 @@ TEST(StoreDropTest, scrub_finds_flip_and_drops) {
 // A file that was cut has very many.
 TEST(StoreDropTest, what_is_damaged_is_said_once_a_minute) {
   StoreBed bed;
-  bed.config.scrub_per_second = 64 * kMiB;
-  bed.start();
   const SpaceShape shape = small_shape();
-  const SpaceIndex space = bed.space(shape);
-  bed.write_blocks(space, shape, 1, 300);
+  start_scrubbed(bed, shape);
   const auto scrubbed = [&](std::uint64_t errors) {
     for (int i = 0; i < 3000 && bed.store().stats().scrub_errors < errors; ++i)
       bed.turn(), bed.io().advance(milliseconds(1));
